@@ -6,6 +6,7 @@ define_property(GLOBAL PROPERTY SIDESTEP_LAYERS BRIEF_DOCS "layers" FULL_DOCS "a
 function(sidestep_layer name)
     cmake_parse_arguments(LAYER "" "" "SOURCES;LIBRARIES" ${ARGN})
     add_library(sidestep_${name} OBJECT ${LAYER_SOURCES})
+    sidestep_compile_together(sidestep_${name})
     target_include_directories(sidestep_${name}
         PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}
                ${CMAKE_BINARY_DIR}/generated)

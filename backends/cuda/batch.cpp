@@ -16,7 +16,7 @@ extern const unsigned char batch_kernel_image[];
 
 namespace {
 
-constexpr unsigned blocks_a_multiprocessor = 4;
+constexpr unsigned batch_blocks_a_multiprocessor = 4;
 // 10,000 x 4 KiB from pinned memory: kernel 0.85 ms, batch call 14.3 ms; 1000 x 64 KiB: 1.30 and 1.92; 400 x
 // 256 KiB: 2.07 and 2.21; 100 x 1 MiB: 2.29 and 2.12 (gpu_tests Batches.WhatEachWayCosts, H200, driver
 // 580.159.04).
@@ -42,7 +42,7 @@ Result<BatchKernel> BatchKernel::load(std::shared_ptr<const driver::CudaContext>
     const CUresult status = cuda.cuDeviceGetAttribute(
         &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, kernel.context_->device());
     SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
-    kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
+    kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * batch_blocks_a_multiprocessor;
     return kernel;
 }
 

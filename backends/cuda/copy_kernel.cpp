@@ -20,7 +20,7 @@ constexpr unsigned threads = 512;  // __launch_bounds__ of the kernel
 constexpr unsigned words_a_thread = 4;
 // More blocks do not make it faster (the loads in flight already cover the link's latency) and would keep
 // the SMs from other work.
-constexpr unsigned blocks_a_multiprocessor = 2;
+constexpr unsigned copy_blocks_a_multiprocessor = 2;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Result<CopyKernel> CopyKernel::load(std::shared_ptr<const driver::CudaContext> c
     const CUresult status = cuda.cuDeviceGetAttribute(
         &multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, kernel.context_->device());
     SIDESTEP_CHECK(cuda.check(status, "cuDeviceGetAttribute"));
-    kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * blocks_a_multiprocessor;
+    kernel.max_blocks_ = static_cast<unsigned>(multiprocessors) * copy_blocks_a_multiprocessor;
     return kernel;
 }
 

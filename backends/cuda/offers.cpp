@@ -5,7 +5,6 @@ namespace {
 
 using backend::Capability;
 using backend::MemorySet;
-using backend::Reach;
 
 // A kernel's share of what a copy engine reaches over NVLink, measured with nvbandwidth 0.8 on a host with 4 H200
 // (driver 580.159.04).
@@ -25,7 +24,7 @@ constexpr double kernel_us = 8;
 const MemorySet host_memory{MemoryKind::pinned, MemoryKind::managed};
 const MemorySet gpu_memory{MemoryKind::device, MemoryKind::pool, MemoryKind::vmm, MemoryKind::managed};
 
-Capability capability(PlaceKind from, PlaceKind to, Reach reach, Prefer engine, const char* reason) {
+Capability capability(PlaceKind from, PlaceKind to, backend::Reach reach, Prefer engine, const char* reason) {
     Capability made;
     made.from = from;
     made.to = to;
@@ -45,17 +44,18 @@ std::vector<Capability> capabilities(bool batch_call) {
     const PlaceKind host = PlaceKind::host;
     const PlaceKind gpu = PlaceKind::gpu;
     std::vector<Capability> all(6);
-    all[host_to_gpu] = capability(host, gpu, Reach::host_link, Prefer::copy_engine,
+    all[host_to_gpu] = capability(host, gpu, backend::Reach::host_link, Prefer::copy_engine,
                                   "DMA from pinned memory, without the CPU");
-    all[gpu_to_host] =
-        capability(gpu, host, Reach::host_link, Prefer::copy_engine, "DMA to pinned memory, without the CPU");
-    all[peer_copy] =
-        capability(gpu, gpu, Reach::peer_access, Prefer::copy_engine, "peer DMA, without host memory or SMs");
-    all[peer_kernel] = capability(gpu, gpu, Reach::peer_access, Prefer::kernel,
+    all[gpu_to_host] = capability(gpu, host, backend::Reach::host_link, Prefer::copy_engine,
+                                  "DMA to pinned memory, without the CPU");
+    all[peer_copy] = capability(gpu, gpu, backend::Reach::peer_access, Prefer::copy_engine,
+                                "peer DMA, without host memory or SMs");
+    all[peer_kernel] = capability(gpu, gpu, backend::Reach::peer_access, Prefer::kernel,
                                   "loads over peer-mapped memory, without host memory");
-    all[local_copy] = capability(gpu, gpu, Reach::same_gpu, Prefer::copy_engine, "DMA inside the GPU");
+    all[local_copy] =
+        capability(gpu, gpu, backend::Reach::same_gpu, Prefer::copy_engine, "DMA inside the GPU");
     all[local_kernel] =
-        capability(gpu, gpu, Reach::same_gpu, Prefer::kernel, "loads and stores inside the GPU");
+        capability(gpu, gpu, backend::Reach::same_gpu, Prefer::kernel, "loads and stores inside the GPU");
 
     all[peer_kernel].efficiency = kernel_over_nvlink;
     all[local_copy].max_gb_per_s = copy_engine_local_gb_per_s;

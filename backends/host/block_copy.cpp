@@ -13,8 +13,8 @@
 namespace sidestep::backends::host {
 namespace {
 
-constexpr std::size_t line = 64;  // bytes of a cache line
-constexpr std::size_t step = 4 * line;
+constexpr std::size_t cache_line = 64;  // bytes of a cache line
+constexpr std::size_t step = 4 * cache_line;
 
 #if defined(__x86_64__)
 
@@ -22,9 +22,9 @@ constexpr std::size_t step = 4 * line;
 __attribute__((target("avx512f"))) void stream_avx512(char* to, const char* from, std::size_t bytes) {
     __m512i some[4];
     for (std::size_t at = 0; at < bytes; at += sizeof some) {
-        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm512_loadu_si512(from + at + i * line);
+        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm512_loadu_si512(from + at + i * cache_line);
         for (std::size_t i = 0; i < 4; ++i)
-            _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + i * line), some[i]);
+            _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + i * cache_line), some[i]);
     }
 }
 
@@ -36,12 +36,12 @@ __attribute__((target("avx512f"))) void stream_avx512_pages(char* to, const char
     constexpr std::size_t group = 8 * page;
     const std::size_t grouped = bytes / group * group;
     for (std::size_t begin = 0; begin < grouped; begin += group) {
-        for (std::size_t in_page = 0; in_page < page; in_page += 2 * line) {
+        for (std::size_t in_page = 0; in_page < page; in_page += 2 * cache_line) {
             for (std::size_t at = begin + in_page; at < begin + group; at += page) {
                 const __m512i a = _mm512_loadu_si512(from + at);
-                const __m512i b = _mm512_loadu_si512(from + at + line);
+                const __m512i b = _mm512_loadu_si512(from + at + cache_line);
                 _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), a);
-                _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + line), b);
+                _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + cache_line), b);
             }
         }
     }
@@ -91,7 +91,8 @@ std::vector<Streamer> streamers() {
 void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer stream) {
     auto* target = static_cast<char*>(to);
     const auto* source = static_cast<const char*>(from);
-    const std::size_t head = std::min(bytes, (line - reinterpret_cast<std::uintptr_t>(target) % line) % line);
+    const std::size_t head =
+        std::min(bytes, (cache_line - reinterpret_cast<std::uintptr_t>(target) % cache_line) % cache_line);
     const std::size_t body = (bytes - head) / step * step;
     std::memcpy(target, source, head);
     if (body != 0) stream(target + head, source + head, body);

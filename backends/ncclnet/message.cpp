@@ -13,15 +13,15 @@ namespace {
 constexpr unsigned char magic[] = {'S', 'S', 'N', 'N'};
 constexpr unsigned char version = 1;
 
-Error no_sense(std::string what) {
-    return Error{ErrorCode::io_error, "the other machine sent " + std::move(what), "ncclnet", {}};
-}
-
 bool all_zero(const unsigned char* from, std::size_t count) {
     return std::all_of(from, from + count, [](unsigned char byte) { return byte == 0; });
 }
 
 }  // namespace
+
+Error no_sense(std::string what) {
+    return Error{ErrorCode::io_error, "the other machine sent " + std::move(what), "ncclnet", {}};
+}
 
 std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting) {
     std::array<unsigned char, greeting_bytes> bytes{};

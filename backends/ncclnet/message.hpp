@@ -23,6 +23,9 @@ struct Greeting {
 constexpr std::size_t most_name = 48;
 constexpr std::size_t greeting_bytes = 8 + most_name + driver::nccl_net::handle_bytes;
 
+// io_error: the other machine sent `what`.
+Error no_sense(std::string what);
+
 std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting);
 // io_error for bytes that are no greeting, or of another version.
 Result<Greeting> parse_greeting(const unsigned char* bytes);

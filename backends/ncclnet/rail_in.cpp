@@ -3,22 +3,12 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "backends/ncclnet/rail.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::backends::ncclnet {
 
 using backend::Landing;
-
-namespace {
-
-Error no_sense(const char* what) {
-    return Error{ErrorCode::io_error, fmt::format("the other machine sent {}", what), "ncclnet", {}};
-}
-
-}  // namespace
 
 // On the loop's thread: the socket can be read or written, or somebody called wake().
 Result<void> Rail::serve(backend::LinkOwner& owner) {

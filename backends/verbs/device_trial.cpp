@@ -15,7 +15,7 @@
 namespace sidestep::backends::verbs {
 namespace {
 
-constexpr std::chrono::seconds patience{5};
+constexpr std::chrono::seconds trial_patience{5};
 
 // One end of a write.
 struct End {
@@ -65,7 +65,7 @@ private:
     explicit LoopedPair(const Card& card) : context_(card.context) {}
 
     Result<void> wait_for(std::size_t left) {
-        const auto until = std::chrono::steady_clock::now() + patience;
+        const auto until = std::chrono::steady_clock::now() + trial_patience;
         ibv_wc entry{};
         while (left > 0) {
             SIDESTEP_TRY(const std::size_t count, completions_->poll(&entry, 1));

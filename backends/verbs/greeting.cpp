@@ -10,8 +10,8 @@
 namespace sidestep::backends::verbs {
 namespace {
 
-constexpr std::uint32_t magic = 0x42565353;  // "SSVB"
-constexpr std::uint16_t version = 1;
+constexpr std::uint32_t greeting_magic = 0x42565353;  // "SSVB"
+constexpr std::uint16_t greeting_version = 1;
 constexpr std::uint32_t most_24_bits = (1u << 24) - 1;
 
 Error no_greeting(std::string why) {
@@ -58,8 +58,8 @@ bool is_ipv4(const Gid& gid) {
 std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting) {
     std::array<unsigned char, greeting_bytes> bytes{};
     unsigned char* const at = bytes.data();
-    put_number(at, magic);
-    put_number(at + 4, version);
+    put_number(at, greeting_magic);
+    put_number(at + 4, greeting_version);
     put_number(at + 6, static_cast<std::uint16_t>(greeting_bytes));
     put_number(at + 8, greeting.queue_pair);
     put_number(at + 12, greeting.first_packet);
@@ -74,9 +74,9 @@ std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting) {
 }
 
 Result<Greeting> parse_greeting(const unsigned char* bytes) {
-    if (get_number<std::uint32_t>(bytes) != magic) return no_greeting("it is none");
-    if (const auto theirs = get_number<std::uint16_t>(bytes + 4); theirs != version) {
-        Error error = no_greeting(fmt::format("version {} instead of {}", theirs, version));
+    if (get_number<std::uint32_t>(bytes) != greeting_magic) return no_greeting("it is none");
+    if (const auto theirs = get_number<std::uint16_t>(bytes + 4); theirs != greeting_version) {
+        Error error = no_greeting(fmt::format("version {} instead of {}", theirs, greeting_version));
         error.hint = "use the same version of sidestep on both machines";
         return error;
     }

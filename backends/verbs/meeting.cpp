@@ -9,8 +9,8 @@
 namespace sidestep::backends::verbs {
 namespace {
 
-constexpr std::uint32_t magic = 0x4d565353;  // "SSVM"
-constexpr std::uint16_t version = 1;
+constexpr std::uint32_t meeting_magic = 0x4d565353;  // "SSVM"
+constexpr std::uint16_t meeting_version = 1;
 constexpr std::size_t card_bytes = 17, head = 16;
 
 Error no_meeting(const char* why) {
@@ -60,8 +60,8 @@ std::vector<Pair> pairs_of(const std::vector<CardAddress>& first, const std::vec
 std::array<unsigned char, meeting_bytes> to_bytes(const Meeting& meeting) {
     std::array<unsigned char, meeting_bytes> bytes{};
     unsigned char* at = bytes.data();
-    put_number(at, magic);
-    put_number(at + 4, version);
+    put_number(at, meeting_magic);
+    put_number(at + 4, meeting_version);
     put_number(at + 6, static_cast<std::uint16_t>(meeting.cards.size()));
     put_number(at + 8, meeting.lot);
     put_number(at + 12, meeting.rail);
@@ -75,8 +75,8 @@ std::array<unsigned char, meeting_bytes> to_bytes(const Meeting& meeting) {
 }
 
 Result<Meeting> parse_meeting(const unsigned char* bytes) {
-    if (get_number<std::uint32_t>(bytes) != magic) return no_meeting("it says something else");
-    if (get_number<std::uint16_t>(bytes + 4) != version) return no_meeting("another version");
+    if (get_number<std::uint32_t>(bytes) != meeting_magic) return no_meeting("it says something else");
+    if (get_number<std::uint16_t>(bytes + 4) != meeting_version) return no_meeting("another version");
     const std::size_t count = get_number<std::uint16_t>(bytes + 6);
     if (count < 1 || count > most_cards) return no_meeting("no card, or too many");
     if (get_number<std::uint16_t>(bytes + 14) != 0) return no_meeting("bytes that mean nothing");

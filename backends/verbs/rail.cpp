@@ -15,14 +15,12 @@
 namespace sidestep::backends::verbs {
 namespace {
 
-using namespace std::chrono_literals;
-
 // Some drivers wake nobody for a request that failed: it is seen so late at most.
-constexpr auto tick_period = 200ms;
+constexpr std::chrono::milliseconds tick_period{200};
 constexpr int ticks_to_join = 75;
 constexpr unsigned char ready_byte = 'R';
 // For what was posted to come back once the queue pair has failed.
-constexpr auto patience = 1s;
+constexpr std::chrono::seconds drain_patience{1};
 
 Error hung_up() {
     return Error{ErrorCode::io_error, "the other machine hung up", "verbs", {}};
@@ -272,7 +270,7 @@ void Rail::end() {
 
 // A card tells of everything that was posted; whoever does not is left by destroying the queue pair.
 void Rail::drain_failed() {
-    const auto until = std::chrono::steady_clock::now() + patience;
+    const auto until = std::chrono::steady_clock::now() + drain_patience;
     std::array<ibv_wc, 16> entries;
     while (posted_.load() > 0 && std::chrono::steady_clock::now() < until) {
         const auto count = completions_->poll(entries.data(), static_cast<int>(entries.size()));

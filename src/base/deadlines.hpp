@@ -24,6 +24,14 @@ inline std::chrono::milliseconds left_of(std::chrono::milliseconds deadline,
                     std::chrono::milliseconds(1));
 }
 
+// What poll() and epoll_wait() are to wait: never less than what is left, so that none is called twice for the last one.
+inline int milliseconds_left(std::chrono::steady_clock::time_point until) {
+    const auto now = std::chrono::steady_clock::now();
+    if (until <= now) return 0;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - now).count();
+    return static_cast<int>(std::min<long>(left + 1, 1 << 30));
+}
+
 // What work() answers, or timed_out at `where` with the deadline (0: none): then it goes on with what it holds. Where no
 // thread can be had the call is made here.
 template <typename Value>

@@ -5,6 +5,8 @@
 
 namespace sidestep::base {
 
+inline constexpr Bytes page = 4096;
+
 // The least multiple of `unit` that is not below `bytes`. Of the numbers just below 2^64, which have none, the
 // largest multiple there is. `unit` is not 0.
 constexpr Bytes round_up(Bytes bytes, Bytes unit) {

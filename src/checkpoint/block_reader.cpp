@@ -20,7 +20,7 @@
 namespace sidestep::checkpoint {
 namespace {
 
-constexpr std::size_t max_threads = 8;
+constexpr std::size_t max_block_threads = 8;
 // Blocks that one thread reads in one go.
 constexpr std::size_t blocks_at_once = 16;
 constexpr std::chrono::milliseconds between_looks{50};
@@ -56,8 +56,8 @@ private:
 
     // By several threads, or, where there are none, by this one. False where the caller wants no more.
     bool read_all(const Checkpoint::Progress& progress) {
-        const std::size_t wanted =
-            std::min({max_threads, units_.size(), static_cast<std::size_t>(driver::usable_cpu_count())});
+        const std::size_t wanted = std::min(
+            {max_block_threads, units_.size(), static_cast<std::size_t>(driver::usable_cpu_count())});
         base::Workers workers({wanted}, "files");
         if (!workers.add(std::vector<base::Workers::Task>(wanted, [this] { work(); }))) work();
         while (!workers.wait_for(between_looks)) {

@@ -38,10 +38,6 @@ Result<Value> guarded(const std::string& path, const Work& work) {
     }
 }
 
-std::string base_name(const std::string& path) {
-    return path.substr(path.rfind('/') + 1);
-}
-
 // "a", "b", "c" and 2 more.
 std::string first_of(const std::vector<std::string>& texts) {
     constexpr std::size_t max = 3;
@@ -228,7 +224,7 @@ Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Pr
         checkpoint::Manifest manifest;
         for (const CheckpointFile& file : files) {
             const std::vector<std::uint64_t> none(checkpoint::block_count(file.size));
-            manifest.files.push_back({base_name(file.path), file.size, none});
+            manifest.files.push_back({checkpoint::base_name(file.path), file.size, none});
         }
         const auto visit = [&manifest](std::size_t file, Bytes offset, const void* data,
                                        Bytes size) -> Result<void> {

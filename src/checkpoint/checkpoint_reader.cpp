@@ -23,12 +23,11 @@
 namespace sidestep::checkpoint {
 namespace {
 
-constexpr Bytes largest_index = Bytes{512} << 20;
 constexpr Bytes largest_gguf_header = Bytes{1} << 30;
 constexpr Bytes first_gguf_bytes = Bytes{1} << 20;
 // Read at once: the whole header of a small file.
 constexpr Bytes first_bytes = 4096;
-constexpr std::size_t max_threads = 8;
+constexpr std::size_t max_header_threads = 8;
 constexpr std::uint64_t max_split_files = 65535;  // the metadata count them with 16 bits
 
 // One file of a checkpoint.
@@ -140,7 +139,7 @@ Result<std::vector<FileHeader>> read_files(const std::vector<std::string>& paths
     const auto processors = static_cast<std::size_t>(driver::usable_cpu_count());
     // Few files are read before a thread has started.
     const std::size_t threads =
-        std::min({max_threads, processors, std::max<std::size_t>(paths.size() / 4, 1)});
+        std::min({max_header_threads, processors, std::max<std::size_t>(paths.size() / 4, 1)});
     base::in_parallel(threads, paths.size(), [&](std::size_t i) {
         std::size_t first = failed.load();
         if (i > first) return;
@@ -174,7 +173,7 @@ void add_metadata(Headers& headers, std::unordered_set<std::string>& keys, TextP
 
 // Puts files together: what keep(file, tensor) answers true for.
 template <typename Keep>
-Headers join(std::vector<FileHeader> files, TextPairs metadata, const Keep& keep) {
+Headers join_files(std::vector<FileHeader> files, TextPairs metadata, const Keep& keep) {
     Headers headers;
     std::unordered_set<std::string> keys;
     std::size_t max = 0;
@@ -194,7 +193,7 @@ Headers join(std::vector<FileHeader> files, TextPairs metadata, const Keep& keep
 }
 
 Headers join_all(std::vector<FileHeader> files) {
-    return join(std::move(files), {}, [](std::size_t, const TensorInfo&) { return true; });
+    return join_files(std::move(files), {}, [](std::size_t, const TensorInfo&) { return true; });
 }
 
 // Which of the index's entries were found, and what the files hold beyond them.
@@ -324,9 +323,9 @@ Result<Headers> read_index(const std::string& path, const CheckpointOptions& opt
                          "copy or download the index again, or give the paths of the files"};
     }
     IndexMatch match(index);
-    Headers headers =
-        join(std::move(files), std::move(index.metadata),
-             [&match](std::size_t shard, const TensorInfo& tensor) { return match.takes(shard, tensor); });
+    Headers headers = join_files(
+        std::move(files), std::move(index.metadata),
+        [&match](std::size_t shard, const TensorInfo& tensor) { return match.takes(shard, tensor); });
     SIDESTEP_CHECK(match.check(path, options.lenient));
     if (!empty.empty()) headers.notes.push_back(std::move(empty));
     for (std::string& note : match.notes()) headers.notes.push_back(std::move(note));

@@ -24,10 +24,6 @@ std::string beginning(std::string_view text) {
     return words.substr(1, words.size() - 2);
 }
 
-std::string base_name(const std::string& path) {
-    return path.substr(path.rfind('/') + 1);
-}
-
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
     return fmt::format("[{}]", fmt::join(shape, ", "));
 }
@@ -103,7 +99,7 @@ std::string Checkpoint::to_text() const {
     line("name", "type", "shape", "bytes", "file");
     for (const TensorInfo& tensor : tensors()) {
         line(cell(tensor.name), cell(tensor.type_name), shape_text(tensor.shape),
-             std::to_string(tensor.bytes), cell(base_name(files()[tensor.file].path)));
+             std::to_string(tensor.bytes), cell(checkpoint::base_name(files()[tensor.file].path)));
     }
     text += fmt::format("\n{}\n", summary());
     if (!metadata().empty()) text += "metadata:\n";

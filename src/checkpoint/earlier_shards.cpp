@@ -24,18 +24,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Bytes largest_index = Bytes{512} << 20;
-constexpr std::string_view ending = ".sidestep-before";
+constexpr std::string_view second_ending = ".sidestep-before";
 constexpr std::chrono::milliseconds lock_wait{2000};
 
 std::string second_name(const std::string& name) {
-    return fmt::format(".{}{}", name, ending);
+    return fmt::format(".{}{}", name, second_ending);
 }
 
 // Empty where it is no second name.
 std::string first_name(const std::string& name) {
-    if (!name.starts_with('.') || !name.ends_with(ending) || name.size() <= ending.size() + 1) return {};
-    return name.substr(1, name.size() - 1 - ending.size());
+    if (!name.starts_with('.') || !name.ends_with(second_ending) || name.size() <= second_ending.size() + 1)
+        return {};
+    return name.substr(1, name.size() - 1 - second_ending.size());
 }
 
 // The index with other names of files.

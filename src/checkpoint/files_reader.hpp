@@ -43,6 +43,9 @@ Result<std::optional<driver::FileFacts>> facts_of(const std::string& path, const
 // `size` bytes from `offset` on. ErrorCode::end_of_file where the file ends before.
 Result<std::string> read_text(const OpenFile& file, Bytes offset, Bytes size);
 
+// What an index of shards may have.
+inline constexpr Bytes largest_index = Bytes{512} << 20;
+
 // All of a file of at most `max` bytes. `what` stands in errors: "the index".
 Result<std::string> read_whole(const std::string& path, Bytes max, const std::string& what,
                                const FarFilesPtr& far = nullptr);

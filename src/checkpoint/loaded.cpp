@@ -28,7 +28,7 @@ LoadedTensor tensor_at(const LayoutPlan& plan, const TensorInfo& info, std::size
     return loaded;
 }
 
-ReportFacts facts_of(const LoadedContent& content) {
+ReportFacts report_facts(const LoadedContent& content) {
     ReportFacts facts;
     facts.places = content.options.to;
     facts.layout = content.options.layout;
@@ -98,11 +98,11 @@ std::string Loaded::limit() const {
 }
 
 std::string Loaded::faster() const {
-    return checkpoint::advice(checkpoint::facts_of(*content_), content_->receipt);
+    return checkpoint::advice(checkpoint::report_facts(*content_), content_->receipt);
 }
 
 std::string Loaded::report() const {
-    return checkpoint::report_of(checkpoint::facts_of(*content_), content_->receipt);
+    return checkpoint::report_of(checkpoint::report_facts(*content_), content_->receipt);
 }
 
 }  // namespace sidestep

@@ -124,10 +124,6 @@ private:
     bool had_size_ = false;
 };
 
-std::string base_name(std::string_view path) {
-    return std::string(path.substr(path.rfind('/') + 1));
-}
-
 Error mismatch(std::string message, const std::string& file) {
     return Error{ErrorCode::mismatch, std::move(message), file,
                  "copy or download the file again, or write a new manifest"};

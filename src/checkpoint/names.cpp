@@ -69,6 +69,10 @@ std::uint64_t hash_of(std::string_view name) {
 
 }  // namespace
 
+std::string base_name(std::string_view path) {
+    return std::string(path.substr(path.rfind('/') + 1));
+}
+
 std::optional<std::size_t> first_bad_utf8(std::string_view text) {
     std::size_t at = 0;
     while (at < text.size()) {

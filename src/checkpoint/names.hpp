@@ -1,4 +1,4 @@
-// Names of tensors: as words of an error, in JSON, and found among many.
+// Names of tensors: as words of an error, in JSON, and found among many. And those of files.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,9 @@ std::string shown(std::string_view text, std::size_t max = 100);
 // Text as a JSON string with its quotation marks, as serde_json and Python's json with ensure_ascii=False
 // write it. Bytes that are no UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);
+
+// What follows the last "/" of a path.
+std::string base_name(std::string_view path);
 
 // Names that are looked up. Sorted by hash: quick for any names, those that were made to collide too.
 class NameTable {

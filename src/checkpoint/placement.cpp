@@ -10,7 +10,7 @@ namespace {
 using transfer::FileRange;
 using transfer::Run;
 
-constexpr Bytes join = Bytes{64} << 10;
+constexpr Bytes joined_gap = Bytes{64} << 10;
 
 // Appends a run, as part of the one before (but none older than `first`) where both continue it.
 void append(std::vector<Run>& runs, std::size_t first, const Run& run) {
@@ -131,7 +131,7 @@ std::vector<std::vector<FileRange>> ranges_of(const std::vector<TensorInfo>& ten
                 range.end = std::min(range.end - past + block, files[file].size);
         }
         std::vector<FileRange>& ranges = all[file];
-        if (!ranges.empty() && range.begin < ranges.back().end + join)
+        if (!ranges.empty() && range.begin < ranges.back().end + joined_gap)
             ranges.back().end = std::max(ranges.back().end, range.end);
         else
             ranges.push_back(range);

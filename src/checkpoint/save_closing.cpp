@@ -17,7 +17,6 @@
 namespace sidestep::checkpoint {
 namespace {
 
-constexpr Bytes largest_index = Bytes{512} << 20;
 constexpr std::chrono::milliseconds turn_wait{2000};
 
 bool is_there(const std::string& path) {

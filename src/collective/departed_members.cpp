@@ -16,7 +16,7 @@ constexpr std::chrono::seconds closing_limit{5};
 // in groups that have failed.
 constexpr std::chrono::seconds last_one_limit{5};
 constexpr std::chrono::milliseconds failed_limit{300};
-constexpr std::chrono::microseconds wait_pause{50};
+constexpr std::chrono::microseconds departed_pause{50};
 
 }  // namespace
 
@@ -74,7 +74,7 @@ void DepartedMembers::take(std::unique_ptr<Member> member) {
         }
         if (done) return;
         ended.clear();
-        std::this_thread::sleep_for(wait_pause);
+        std::this_thread::sleep_for(departed_pause);
     }
 }
 

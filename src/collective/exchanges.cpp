@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::ptrdiff_t max_offers = 256;
 constexpr std::chrono::milliseconds look_pause{20};
 // Service threads answer within a moment, unless their process stands still. A stop has to be heeded meanwhile.
-constexpr std::chrono::milliseconds telling_limit{80};
+constexpr std::chrono::milliseconds ending_told_within{80};
 
 // The number of an exchange: its kind, its members, and how manieth of those it is.
 constexpr unsigned members_at = 32;
@@ -134,7 +134,7 @@ void Exchanges::withdraw(std::uint64_t number, const Error& why) {
             surroundings_.send(
                 rank,
                 Message{.word = Word::withdraw, .number = number, .code = why.code, .text = why.message});
-    const auto until = Clock::now() + telling_limit;
+    const auto until = Clock::now() + ending_told_within;
     const auto all_know = [&] {
         for (unsigned rank = 0; rank < surroundings_.ranks; ++rank)
             if (((others(number) & ~withdrawal_.told) >> rank & 1) != 0 && !surroundings_.absent(rank))

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int version = 1;
+constexpr int format_version = 1;
 constexpr std::size_t largest_file = 64 << 10;
 constexpr std::uint64_t max_threshold = std::uint64_t{1} << 40;
 
@@ -75,9 +75,9 @@ Result<Json> parse_once(const std::string& text) {
 Result<void> check_version(const Json& json) {
     const auto found = json.find("version");
     if (found == json.end()) return bad("the file has no \"version\"");
-    if (!found->is_number_integer() || *found != version)
+    if (!found->is_number_integer() || *found != format_version)
         return bad(fmt::format("\"version\" is {}, and this program reads {}",
-                               found->dump(-1, ' ', false, Json::error_handler_t::replace), version));
+                               found->dump(-1, ' ', false, Json::error_handler_t::replace), format_version));
     return {};
 }
 

@@ -21,13 +21,13 @@ using Clock = std::chrono::steady_clock;
 using Time = driver::LocalSocket::Time;
 
 // While ranks are missing, sockets are looked for this often.
-constexpr int pause_ms = 1;
+constexpr int look_pause_ms = 1;
 // What one contact may say before the others have come.
 constexpr std::size_t max_early = 8;
 // A waiting thread checks this often whether it was told to stop.
 constexpr std::chrono::milliseconds stop_pause{50};
 // How long the one that has the rank already may take to hear of another one.
-constexpr std::chrono::milliseconds telling_limit{500};
+constexpr std::chrono::milliseconds root_told_within{500};
 // A rank that cannot take part stays this long, so that those who come later hear why.
 constexpr std::chrono::seconds staying_limit{2};
 
@@ -45,11 +45,11 @@ Error told_to_stop(const std::string& me, const std::string& missing) {
 
 // Some process listens as this rank: it hears of this one, and tells all others.
 Error taken(const std::string& path, const Hello& mine, Time until) {
-    auto other = driver::LocalSocket::connect(path, std::min(until, Clock::now() + telling_limit));
+    auto other = driver::LocalSocket::connect(path, std::min(until, Clock::now() + root_told_within));
     std::string who = "a process that is alive";
     if (other && other->send(to_bytes(Message{.word = Word::hello, .blob = to_bytes(mine)}))) {
         if (const auto peer = other->peer(); peer) who = fmt::format("process {}", peer->process);
-        (void)other->receive(longest_message, std::min(until, Clock::now() + telling_limit));
+        (void)other->receive(longest_message, std::min(until, Clock::now() + root_told_within));
     }
     return Error{ErrorCode::invalid_argument,
                  fmt::format("rank {} of this group is {} already", mine.rank, who), path,
@@ -361,7 +361,7 @@ struct Rendezvous::Meeting {
             std::any_of(contacts.begin(), contacts.begin() + mine.rank, [](const auto& c) { return !c; });
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
         const int pause =
-            static_cast<int>(std::clamp<long>(left, 0, looking ? pause_ms : stop_pause.count()));
+            static_cast<int>(std::clamp<long>(left, 0, looking ? look_pause_ms : stop_pause.count()));
         ::poll(entries.data(), entries.size(), pause);
 
         auto greeted = Result<void>();
@@ -429,7 +429,7 @@ struct Rendezvous::Meeting {
             tell_unknown(bytes, told);
             if (std::find(told.begin(), told.end(), false) == told.end()) return;
             if (Clock::now() >= until || stop.stop_requested()) return;
-            std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+            std::this_thread::sleep_for(std::chrono::milliseconds(look_pause_ms));
         }
     }
 

@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Faults and the board are looked at this often.
-constexpr int pause_ms = 10;
+constexpr int service_pause_ms = 10;
 // Whether lent memory is still there costs a question to the driver for each allocation: it is asked as often as
 // takes a hundredth of the thread's time.
 constexpr int look_share = 100;
@@ -141,7 +141,7 @@ void ServiceThread::wait_for_news() {
         entries.push_back({open ? own_->contacts[rank]->socket.number() : -1, POLLIN, 0});
         entries.push_back({open && peers_[rank].process ? peers_[rank].process.get() : -1, POLLIN, 0});
     }
-    ::poll(entries.data(), entries.size(), full ? 1 : pause_ms);
+    ::poll(entries.data(), entries.size(), full ? 1 : service_pause_ms);
     if (entries[0].revents != 0) waker_->clear();
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         if (!own_->contacts[rank]) continue;

@@ -7,7 +7,7 @@
 namespace sidestep::collective {
 namespace {
 
-constexpr std::uint32_t version = 0x53474306;  // "SGC" and a number
+constexpr std::uint32_t protocol_version = 0x53474306;  // "SGC" and a number
 
 // For people: what moves a cursor or breaks a line does so in no message of this rank.
 std::string printed(std::string text) {
@@ -24,7 +24,7 @@ Error senseless(const char* what) {
 
 std::string to_bytes(const Message& message) {
     base::MessageWriter writer;
-    writer.put(version).put(message.word).put(message.slot).put(message.number);
+    writer.put(protocol_version).put(message.word).put(message.slot).put(message.number);
     writer.put(static_cast<std::uint32_t>(message.code));
     writer.put_text(std::string_view(message.text).substr(0, longest_text)).put_text(message.blob);
     return writer.take();
@@ -33,11 +33,11 @@ std::string to_bytes(const Message& message) {
 Result<Message> parse_message(std::string_view bytes) {
     base::MessageReader reader(bytes);
     const auto found = reader.number<std::uint32_t>();
-    if ((found & ~0xffu) != (version & ~0xffu)) return senseless("message");
-    if (found != version)
+    if ((found & ~0xffu) != (protocol_version & ~0xffu)) return senseless("message");
+    if (found != protocol_version)
         return Error{ErrorCode::unsupported,
                      fmt::format("another rank speaks version {} of the protocol, this one {}", found & 0xff,
-                                 version & 0xff),
+                                 protocol_version & 0xff),
                      "group", "use the same version of Sidestep in all processes of the job"};
     Message message;
     message.word = reader.number<Word>();

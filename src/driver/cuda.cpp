@@ -39,7 +39,7 @@ ErrorCode code_of(CUresult status) {
     }
 }
 
-const char* hint_of(CUresult status) {
+const char* hint_of_cuda(CUresult status) {
     switch (status) {
         case CUDA_ERROR_SYSTEM_NOT_READY:
             return "the fabric manager is not ready: start nvidia-fabricmanager in the driver's version";
@@ -97,7 +97,7 @@ Error Cuda::error(CUresult status, std::string_view call, std::string where) con
     if (cuGetErrorString(status, &text) != CUDA_SUCCESS || !text) text = "no text";
     return Error{code_of(status),
                  fmt::format("{} failed: {} ({}: {})", call, name, static_cast<int>(status), text),
-                 std::move(where), hint_of(status)};
+                 std::move(where), hint_of_cuda(status)};
 }
 
 CUresult Cuda::batch_copy(CUdeviceptr* to, CUdeviceptr* from, std::size_t* sizes, std::size_t count,

@@ -30,7 +30,7 @@ constexpr std::array attributes = {
 
 // The part of the driver interface that is used here, without cuda.h: builds without a CUDA toolkit have a
 // doctor too.
-struct Functions {
+struct CudaCalls {
     int (*init)(unsigned) = nullptr;
     int (*version)(int*) = nullptr;
     int (*count)(int*) = nullptr;
@@ -40,8 +40,8 @@ struct Functions {
     int (*error_name)(int, const char**) = nullptr;
 };
 
-Result<Functions> bind(const DynamicLibrary& library) {
-    Functions functions;
+Result<CudaCalls> bind_cuda(const DynamicLibrary& library) {
+    CudaCalls functions;
     for (const Result<void>& bound :
          {library.bind(functions.init, "cuInit"), library.bind(functions.version, "cuDriverGetVersion"),
           library.bind(functions.count, "cuDeviceGetCount"), library.bind(functions.device, "cuDeviceGet"),
@@ -61,7 +61,7 @@ std::string lower(std::string text) {
     return text;
 }
 
-CudaGpuFacts read_gpu(const Functions& functions, int device) {
+CudaGpuFacts read_gpu(const CudaCalls& functions, int device) {
     CudaGpuFacts gpu;
     std::array<char, 32> id{};
     if (functions.bus_id(id.data(), static_cast<int>(id.size()), device) == 0)
@@ -82,7 +82,7 @@ CudaFacts read_cuda_facts(const std::string& name) {
         facts.reason = library.error().message;
         return facts;
     }
-    const auto functions = bind(*library);
+    const auto functions = bind_cuda(*library);
     if (!functions.ok()) {
         facts.reason = functions.error().message;
         return facts;

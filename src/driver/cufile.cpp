@@ -21,58 +21,58 @@ using cufile_abi::StatsLayout;
 using cufile_abi::Status;
 
 // By number above 5000; those left out are not used (API Reference Guide, CUfileOpError).
-constexpr const char* names[] = {"unknown",
-                                 "DRIVER_NOT_INITIALIZED",
-                                 "DRIVER_INVALID_PROPS",
-                                 "DRIVER_UNSUPPORTED_LIMIT",
-                                 "DRIVER_VERSION_MISMATCH",
-                                 "DRIVER_VERSION_READ_ERROR",
-                                 "DRIVER_CLOSING",
-                                 "PLATFORM_NOT_SUPPORTED",
-                                 "IO_NOT_SUPPORTED",
-                                 "DEVICE_NOT_SUPPORTED",
-                                 "NVFS_DRIVER_ERROR",
-                                 "CUDA_DRIVER_ERROR",
-                                 "CUDA_POINTER_INVALID",
-                                 "CUDA_MEMORY_TYPE_INVALID",
-                                 "CUDA_POINTER_RANGE_ERROR",
-                                 "CUDA_CONTEXT_MISMATCH",
-                                 "INVALID_MAPPING_SIZE",
-                                 "INVALID_MAPPING_RANGE",
-                                 "INVALID_FILE_TYPE",
-                                 "INVALID_FILE_OPEN_FLAG",
-                                 "DIO_NOT_SET",
-                                 "unknown",
-                                 "INVALID_VALUE",
-                                 "MEMORY_ALREADY_REGISTERED",
-                                 "MEMORY_NOT_REGISTERED",
-                                 "PERMISSION_DENIED",
-                                 "DRIVER_ALREADY_OPEN",
-                                 "HANDLE_NOT_REGISTERED",
-                                 "HANDLE_ALREADY_REGISTERED",
-                                 "DEVICE_NOT_FOUND",
-                                 "INTERNAL_ERROR",
-                                 "GETNEWFD_FAILED",
-                                 "unknown",
-                                 "NVFS_SETUP_ERROR",
-                                 "IO_DISABLED",
-                                 "BATCH_SUBMIT_FAILED",
-                                 "GPU_MEMORY_PINNING_FAILED",
-                                 "BATCH_FULL",
-                                 "ASYNC_NOT_SUPPORTED",
-                                 "INTERNAL_BATCH_SETUP_ERROR",
-                                 "INTERNAL_BATCH_SUBMIT_ERROR",
-                                 "INTERNAL_BATCH_GETSTATUS_ERROR",
-                                 "INTERNAL_BATCH_CANCEL_ERROR",
-                                 "NOMEM_ERROR",
-                                 "IO_ERROR",
-                                 "INTERNAL_BUF_REGISTER_ERROR",
-                                 "HASH_OPR_ERROR",
-                                 "INVALID_CONTEXT_ERROR",
-                                 "NVFS_INTERNAL_DRIVER_ERROR",
-                                 "BATCH_NOCOMPAT_ERROR",
-                                 "IO_MAX_ERROR"};
-constexpr int name_count = static_cast<int>(std::size(names));
+constexpr const char* error_names[] = {"unknown",
+                                       "DRIVER_NOT_INITIALIZED",
+                                       "DRIVER_INVALID_PROPS",
+                                       "DRIVER_UNSUPPORTED_LIMIT",
+                                       "DRIVER_VERSION_MISMATCH",
+                                       "DRIVER_VERSION_READ_ERROR",
+                                       "DRIVER_CLOSING",
+                                       "PLATFORM_NOT_SUPPORTED",
+                                       "IO_NOT_SUPPORTED",
+                                       "DEVICE_NOT_SUPPORTED",
+                                       "NVFS_DRIVER_ERROR",
+                                       "CUDA_DRIVER_ERROR",
+                                       "CUDA_POINTER_INVALID",
+                                       "CUDA_MEMORY_TYPE_INVALID",
+                                       "CUDA_POINTER_RANGE_ERROR",
+                                       "CUDA_CONTEXT_MISMATCH",
+                                       "INVALID_MAPPING_SIZE",
+                                       "INVALID_MAPPING_RANGE",
+                                       "INVALID_FILE_TYPE",
+                                       "INVALID_FILE_OPEN_FLAG",
+                                       "DIO_NOT_SET",
+                                       "unknown",
+                                       "INVALID_VALUE",
+                                       "MEMORY_ALREADY_REGISTERED",
+                                       "MEMORY_NOT_REGISTERED",
+                                       "PERMISSION_DENIED",
+                                       "DRIVER_ALREADY_OPEN",
+                                       "HANDLE_NOT_REGISTERED",
+                                       "HANDLE_ALREADY_REGISTERED",
+                                       "DEVICE_NOT_FOUND",
+                                       "INTERNAL_ERROR",
+                                       "GETNEWFD_FAILED",
+                                       "unknown",
+                                       "NVFS_SETUP_ERROR",
+                                       "IO_DISABLED",
+                                       "BATCH_SUBMIT_FAILED",
+                                       "GPU_MEMORY_PINNING_FAILED",
+                                       "BATCH_FULL",
+                                       "ASYNC_NOT_SUPPORTED",
+                                       "INTERNAL_BATCH_SETUP_ERROR",
+                                       "INTERNAL_BATCH_SUBMIT_ERROR",
+                                       "INTERNAL_BATCH_GETSTATUS_ERROR",
+                                       "INTERNAL_BATCH_CANCEL_ERROR",
+                                       "NOMEM_ERROR",
+                                       "IO_ERROR",
+                                       "INTERNAL_BUF_REGISTER_ERROR",
+                                       "HASH_OPR_ERROR",
+                                       "INVALID_CONTEXT_ERROR",
+                                       "NVFS_INTERNAL_DRIVER_ERROR",
+                                       "BATCH_NOCOMPAT_ERROR",
+                                       "IO_MAX_ERROR"};
+constexpr int name_count = static_cast<int>(std::size(error_names));
 static_assert(name_count == 51);
 
 ErrorCode kind_of(int code) {
@@ -99,7 +99,7 @@ ErrorCode kind_of(int code) {
     }
 }
 
-const char* hint_of(int code) {
+const char* hint_of_cufile(int code) {
     switch (code - cufile_abi::error_base) {
         case 16:
             return "cuFile's limit for mapped GPU memory is met: raise max_device_pinned_mem_size_kb in "
@@ -138,7 +138,7 @@ Result<Bytes> moved(const Cufile& cufile, ssize_t result, int number, const char
 std::string cufile_words(int code) {
     const int number = code - cufile_abi::error_base;
     if (number <= 0 || number >= name_count) return fmt::format("{}, an unknown error", code);
-    return fmt::format("{} {}", code, names[number]);
+    return fmt::format("{} {}", code, error_names[number]);
 }
 
 Result<std::vector<CufileGpuCounts>> parse_cufile_stats(const unsigned char* bytes,
@@ -288,7 +288,7 @@ Result<Bytes> Cufile::write(Handle file, const void* base, Bytes size, Bytes fil
 Error Cufile::error(Status status, std::string_view call) const {
     std::string message = fmt::format("{} failed: {}", call, cufile_words(status.code));
     if (status.cuda != 0) message += fmt::format(", CUDA error {}", status.cuda);
-    return Error{kind_of(status.code), std::move(message), "cuFile", hint_of(status.code)};
+    return Error{kind_of(status.code), std::move(message), "cuFile", hint_of_cufile(status.code)};
 }
 
 Result<void> Cufile::check(Status status, std::string_view call) const {

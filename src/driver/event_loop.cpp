@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/deadlines.hpp"
 #include "base/thread.hpp"
 #include "base/try.hpp"
 #include "driver/event_fd.hpp"
@@ -62,13 +63,6 @@ Error not_watched(int number, const std::string& name) {
     return error;
 }
 
-int milliseconds_to(Time due) {
-    const Time now = Clock::now();
-    if (due <= now) return 0;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(due - now).count();
-    return static_cast<int>(std::min<long>(left + 1, 1 << 30));
-}
-
 }  // namespace
 
 struct EventLoop::Shared {
@@ -105,7 +99,7 @@ struct EventLoop::Shared {
 int EventLoop::Shared::timeout_ms() {
     const std::lock_guard lock(mutex);
     if (!posted.empty() || ending) return 0;
-    return due.empty() ? -1 : milliseconds_to(due.begin()->first);
+    return due.empty() ? -1 : base::milliseconds_left(due.begin()->first);
 }
 
 void EventLoop::Shared::run() {

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/deadlines.hpp"
 #include "base/try.hpp"
 #include "driver/process.hpp"
 #include "driver/system_error.hpp"
@@ -22,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Waiting connections that a listener keeps.
-constexpr int backlog = 128;
+constexpr int local_backlog = 128;
 // How often a full listener is tried again.
 constexpr std::chrono::milliseconds retry_pause{2};
 // Room for more descriptors than the one that may come, so that the others are seen, and closed.
@@ -57,16 +58,11 @@ Error nobody(const std::string& path, int number) {
     return error;
 }
 
-int milliseconds_left(LocalSocket::Time until) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
-    return left <= 0 ? 0 : static_cast<int>(std::min<long>(left + 1, 1 << 30));
-}
-
 // Waits until the socket has something to read or was hung up.
 Result<void> await_input(int fd, LocalSocket::Time until) {
     for (;;) {
         pollfd entry{fd, POLLIN, 0};
-        const int found = ::poll(&entry, 1, milliseconds_left(until));
+        const int found = ::poll(&entry, 1, base::milliseconds_left(until));
         if (found > 0) return {};
         if (found < 0 && errno != EINTR) return system_error(errno, "a socket could not be polled", "poll");
         if (Clock::now() >= until)
@@ -221,7 +217,7 @@ Result<LocalListener> LocalListener::bind(const std::string& path) {
     ::fchmod(fd.get(), S_IRUSR | S_IWUSR);
     if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
         return system_error(errno, "cannot listen", path);
-    if (::listen(fd.get(), backlog) == 0) return LocalListener(std::move(fd));
+    if (::listen(fd.get(), local_backlog) == 0) return LocalListener(std::move(fd));
     const int number = errno;
     ::unlink(path.c_str());
     return system_error(number, "cannot listen", path);

@@ -17,7 +17,7 @@
 namespace sidestep::driver {
 namespace {
 
-constexpr std::chrono::milliseconds pause{20};
+constexpr std::chrono::milliseconds pause_while_held{20};
 
 // Another one may have removed it, and a third made one of that name, between the opening and the lock.
 bool is_still_there(const Fd& fd, const std::string& path) {
@@ -55,7 +55,7 @@ Result<std::unique_ptr<LockFile>> LockFile::take(const std::string& path, std::c
                          fmt::format("{} holds {}", read_line(path).value_or("another process"), path),
                          path,
                          {}};
-        if (held) std::this_thread::sleep_for(pause);
+        if (held) std::this_thread::sleep_for(pause_while_held);
     }
 }
 

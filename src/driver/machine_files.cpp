@@ -22,7 +22,7 @@ std::string trimmed(const std::string& text) {
     return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-std::optional<std::string> read_text(const std::string& path, std::size_t max) {
+std::optional<std::string> read_at_most(const std::string& path, std::size_t max) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return std::nullopt;
     std::string text;
@@ -63,7 +63,7 @@ std::optional<std::string> MachineFiles::line(const std::string& path) const {
     if (accesses_) accesses_->read.insert(path);
     if (denied_.count(path) != 0) return std::nullopt;
     const auto place = place_of(path);
-    const auto read = place ? read_text(*place, 4096) : std::nullopt;
+    const auto read = place ? read_at_most(*place, 4096) : std::nullopt;
     if (!read) return std::nullopt;
     std::string first = trimmed(read->substr(0, read->find('\n')));
     base::make_printable(first);
@@ -74,7 +74,7 @@ std::optional<std::string> MachineFiles::text(const std::string& path, std::size
     if (accesses_) accesses_->read.insert(path);
     if (denied_.count(path) != 0) return std::nullopt;
     const auto place = place_of(path);
-    return place ? read_text(*place, max) : std::nullopt;
+    return place ? read_at_most(*place, max) : std::nullopt;
 }
 
 std::optional<long> MachineFiles::number(const std::string& path) const {

@@ -13,8 +13,7 @@
 
 namespace sidestep::driver {
 
-using namespace nccl_net;
-
+namespace nccl_net {
 namespace {
 
 // Plugins also report much that is no problem.
@@ -74,6 +73,7 @@ NcclNetDevice to_device(const Properties& found, int number) {
 }
 
 }  // namespace
+}  // namespace nccl_net
 
 std::vector<std::string> nccl_net_libraries(const std::string& name) {
     if (name.empty()) return {"libnccl-net.so"};
@@ -101,15 +101,15 @@ Result<std::shared_ptr<NcclNet>> NcclNet::load(const std::vector<std::string>& l
 }
 
 Result<void> NcclNet::find_version() {
-    for (version_ = newest_version; version_ >= oldest_version; --version_) {
+    for (version_ = nccl_net::newest_version; version_ >= nccl_net::oldest_version; --version_) {
         const std::string symbol = fmt::format("ncclNetPlugin_v{}", version_);
-        plugin_ = static_cast<const Plugin*>(library_.address(symbol.c_str()));
+        plugin_ = static_cast<const nccl_net::Plugin*>(library_.address(symbol.c_str()));
         if (plugin_ != nullptr) break;
     }
     if (plugin_ == nullptr)
         return Error{ErrorCode::unsupported,
                      fmt::format("{} is no network plugin of NCCL of version {} to {}", library_.name(),
-                                 oldest_version, newest_version),
+                                 nccl_net::oldest_version, nccl_net::newest_version),
                      "dlsym", "use a plugin that was made for NCCL 2.19 or newer"};
     name_ = plugin_->name != nullptr ? plugin_->name : library_.name();
     const bool whole = plugin_->init && plugin_->devices && plugin_->get_properties && plugin_->listen &&
@@ -121,20 +121,24 @@ Result<void> NcclNet::find_version() {
                  library_.name(), "use a newer version of it"};
 }
 
-Result<void> NcclNet::check(Status status, const char* call) const {
-    if (status == success) return {};
-    return Error{
-        ErrorCode::io_error,
-        fmt::format("the network plugin {} failed in {}: {} ({})", name_, call, words_of(status), status),
-        library_.name(), "SIDESTEP_LOG=debug shows what the plugin itself says"};
+Result<void> NcclNet::check(nccl_net::Status status, const char* call) const {
+    if (status == nccl_net::success) return {};
+    return Error{ErrorCode::io_error,
+                 fmt::format("the network plugin {} failed in {}: {} ({})", name_, call,
+                             nccl_net::words_of(status), status),
+                 library_.name(), "SIDESTEP_LOG=debug shows what the plugin itself says"};
 }
 
 Result<void> NcclNet::init() {
-    if (version_ <= 9) return check(as<InitV8>(plugin_->init)(&log_line), "init");
-    if (version_ == 10) return check(as<InitV10>(plugin_->init)(&log_line, &profile_nothing), "init");
-    return check(
-        as<InitV11>(plugin_->init)(&context_, random_number(), &config_, &log_line, &profile_nothing),
-        "init");
+    if (version_ <= 9)
+        return check(nccl_net::as<nccl_net::InitV8>(plugin_->init)(&nccl_net::log_line), "init");
+    if (version_ == 10)
+        return check(
+            nccl_net::as<nccl_net::InitV10>(plugin_->init)(&nccl_net::log_line, &nccl_net::profile_nothing),
+            "init");
+    return check(nccl_net::as<nccl_net::InitV11>(plugin_->init)(
+                     &context_, random_number(), &config_, &nccl_net::log_line, &nccl_net::profile_nothing),
+                 "init");
 }
 
 Result<std::vector<NcclNetDevice>> NcclNet::devices() const {
@@ -151,37 +155,40 @@ Result<std::vector<NcclNetDevice>> NcclNet::devices() const {
 Result<NcclNetDevice> NcclNet::device(int number) const {
     // A plugin may know of more than stands here.
     union {
-        PropertiesV8 v8;
-        PropertiesV9 v9;
-        PropertiesV12 v12;
+        nccl_net::PropertiesV8 v8;
+        nccl_net::PropertiesV9 v9;
+        nccl_net::PropertiesV12 v12;
         unsigned char room[1024] = {};
     } found;
     SIDESTEP_CHECK(check(plugin_->get_properties(number, &found), "getProperties"));
-    if (version_ == 8) return to_device(found.v8, number);
-    return version_ < 12 ? to_device(found.v9, number) : to_device(found.v12, number);
+    if (version_ == 8) return nccl_net::to_device(found.v8, number);
+    return version_ < 12 ? nccl_net::to_device(found.v9, number) : nccl_net::to_device(found.v12, number);
 }
 
 Result<NcclNet::Comm> NcclNet::listen(int device, NcclNetHandle& handle) const {
     Comm made = nullptr;
-    const Status status = version_ < 11
-                              ? as<ListenV8>(plugin_->listen)(device, handle.data(), &made)
-                              : as<ListenV11>(plugin_->listen)(context_, device, handle.data(), &made);
+    const nccl_net::Status status =
+        version_ < 11
+            ? nccl_net::as<nccl_net::ListenV8>(plugin_->listen)(device, handle.data(), &made)
+            : nccl_net::as<nccl_net::ListenV11>(plugin_->listen)(context_, device, handle.data(), &made);
     SIDESTEP_CHECK(check(status, "listen"));
-    if (made == nullptr) SIDESTEP_CHECK(check(internal_error, "listen"));
+    if (made == nullptr) SIDESTEP_CHECK(check(nccl_net::internal_error, "listen"));
     return made;
 }
 
 Result<NcclNet::Comm> NcclNet::connect(int device, NcclNetHandle& handle) const {
     Comm made = nullptr;
     void* offload = nullptr;  // none is asked for
-    Config config;
-    Status status = success;
+    nccl_net::Config config;
+    nccl_net::Status status = nccl_net::success;
     if (version_ <= 9)
-        status = as<ConnectV8>(plugin_->connect)(device, handle.data(), &made, &offload);
+        status = nccl_net::as<nccl_net::ConnectV8>(plugin_->connect)(device, handle.data(), &made, &offload);
     else if (version_ == 10)
-        status = as<ConnectV10>(plugin_->connect)(device, &config, handle.data(), &made, &offload);
+        status = nccl_net::as<nccl_net::ConnectV10>(plugin_->connect)(device, &config, handle.data(), &made,
+                                                                      &offload);
     else
-        status = as<ConnectV11>(plugin_->connect)(context_, device, handle.data(), &made, &offload);
+        status = nccl_net::as<nccl_net::ConnectV11>(plugin_->connect)(context_, device, handle.data(), &made,
+                                                                      &offload);
     SIDESTEP_CHECK(check(status, "connect"));
     return made;
 }
@@ -220,13 +227,15 @@ Result<void> NcclNet::deregister(Comm comm, Region region) const {
 Result<NcclNet::Request> NcclNet::send(Comm sending, const void* data, Bytes size, Region region) const {
     void* const from = const_cast<void*>(data);
     Request request = nullptr;
-    Status status = success;
+    nccl_net::Status status = nccl_net::success;
     if (version_ == 8)
-        status = as<SendV8>(plugin_->isend)(sending, from, static_cast<int>(size), 0, region, &request);
+        status = nccl_net::as<nccl_net::SendV8>(plugin_->isend)(sending, from, static_cast<int>(size), 0,
+                                                                region, &request);
     else if (version_ == 9)
-        status = as<SendV9>(plugin_->isend)(sending, from, size, 0, region, &request);
+        status = nccl_net::as<nccl_net::SendV9>(plugin_->isend)(sending, from, size, 0, region, &request);
     else
-        status = as<SendV10>(plugin_->isend)(sending, from, size, 0, region, nullptr, &request);
+        status = nccl_net::as<nccl_net::SendV10>(plugin_->isend)(sending, from, size, 0, region, nullptr,
+                                                                 &request);
     SIDESTEP_CHECK(check(status, "isend"));
     return request;
 }
@@ -237,13 +246,16 @@ Result<NcclNet::Request> NcclNet::receive(Comm receiving, void* data, Bytes size
     int few = static_cast<int>(size);
     std::size_t many = size;
     void* event = nullptr;
-    Status status = success;
+    nccl_net::Status status = nccl_net::success;
     if (version_ == 8)
-        status = as<ReceiveV8>(plugin_->irecv)(receiving, 1, &data, &few, &tag, &region, &request);
+        status = nccl_net::as<nccl_net::ReceiveV8>(plugin_->irecv)(receiving, 1, &data, &few, &tag, &region,
+                                                                   &request);
     else if (version_ == 9)
-        status = as<ReceiveV9>(plugin_->irecv)(receiving, 1, &data, &many, &tag, &region, &request);
+        status = nccl_net::as<nccl_net::ReceiveV9>(plugin_->irecv)(receiving, 1, &data, &many, &tag, &region,
+                                                                   &request);
     else
-        status = as<ReceiveV10>(plugin_->irecv)(receiving, 1, &data, &many, &tag, &region, &event, &request);
+        status = nccl_net::as<nccl_net::ReceiveV10>(plugin_->irecv)(receiving, 1, &data, &many, &tag, &region,
+                                                                    &event, &request);
     SIDESTEP_CHECK(check(status, "irecv"));
     return request;
 }

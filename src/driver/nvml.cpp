@@ -12,9 +12,8 @@
 
 namespace sidestep::driver {
 
+namespace nvml_abi {
 namespace {
-
-using namespace nvml_abi;
 
 Result<void> bind_functions(const DynamicLibrary& library, Functions& functions) {
 #define SIDESTEP_NVML_BIND(member, symbol, arguments) SIDESTEP_CHECK(library.bind(functions.member, symbol));
@@ -361,6 +360,7 @@ Result<bool> LoadedNvml::confidential_computing() const {
 }
 
 }  // namespace
+}  // namespace nvml_abi
 
 Result<NvmlCounters> Nvml::counters(int) const {
     return Error{ErrorCode::unsupported, "NVML's counters are not told", "", ""};
@@ -374,9 +374,9 @@ Result<std::unique_ptr<Nvml>> load_nvml(const std::string& library) {
         error.code = ErrorCode::unsupported;
         return error;
     }
-    Functions functions;
-    SIDESTEP_CHECK(bind_functions(*opened, functions));
-    auto nvml = std::make_unique<LoadedNvml>(std::move(*opened), functions);
+    nvml_abi::Functions functions;
+    SIDESTEP_CHECK(nvml_abi::bind_functions(*opened, functions));
+    auto nvml = std::make_unique<nvml_abi::LoadedNvml>(std::move(*opened), functions);
     SIDESTEP_CHECK(nvml->initialise());
     return std::unique_ptr<Nvml>(std::move(nvml));
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int most_names = 100;  // of files that are being written under one name
 constexpr std::string_view middle = ".sidestep-";
-constexpr std::chrono::milliseconds pause{10};
+constexpr std::chrono::milliseconds pause_between_tries{10};
 
 // ".NAME.sidestep-0", shortened where a file name could not hold it (255 bytes). Few names, so that what was left over is
 // found without reading the folder.
@@ -222,7 +222,7 @@ Result<std::vector<std::string>> remove_leftovers(const std::string& folder, std
         if (!is_temporary(name)) return true;
         Leftover found = try_to_remove(open, name);
         while (found == Leftover::locked && std::chrono::steady_clock::now() < until) {
-            std::this_thread::sleep_for(pause);
+            std::this_thread::sleep_for(pause_between_tries);
             found = try_to_remove(open, name);
         }
         return found != Leftover::removed;

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "base/deadlines.hpp"
 #include "base/try.hpp"
 #include "driver/system_error.hpp"
 
@@ -25,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 using Raw = std::vector<unsigned char>;
 
 // Waiting connections that a listener keeps.
-constexpr int backlog = 128;
+constexpr int tcp_backlog = 128;
 constexpr std::size_t max_parts = 256;
 
 // Copied, since a vector of bytes is no sockaddr to the compiler.
@@ -80,18 +81,11 @@ void send_at_once(const Fd& fd) {
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-int milliseconds_left(TcpSocket::Time until) {
-    const TcpSocket::Time now = Clock::now();
-    if (until <= now) return 0;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - now).count();
-    return static_cast<int>(std::min<long>(left + 1, 1 << 30));
-}
-
 // Waits for POLLIN or POLLOUT, or for the end of the connection, which the next call tells. False: the time is over.
 Result<bool> await(int socket, short what, TcpSocket::Time until) {
     for (;;) {
         pollfd entry{socket, what, 0};
-        const int found = ::poll(&entry, 1, milliseconds_left(until));
+        const int found = ::poll(&entry, 1, base::milliseconds_left(until));
         if (found > 0) return true;
         if (found < 0 && errno != EINTR) return system_error(errno, "a socket could not be polled", "poll");
         if (Clock::now() >= until) return false;
@@ -384,7 +378,7 @@ Result<TcpListener> TcpListener::bind(const SocketAddress& at) {
     const auto* address = reinterpret_cast<const sockaddr*>(at.bytes_.data());
     if (::bind(fd.get(), address, static_cast<socklen_t>(at.bytes_.size())) != 0)
         return not_listening(errno, where);
-    if (::listen(fd.get(), backlog) != 0) return not_listening(errno, where);
+    if (::listen(fd.get(), tcp_backlog) != 0) return not_listening(errno, where);
     return TcpListener(std::move(fd));
 }
 

@@ -21,7 +21,7 @@
 namespace sidestep::driver {
 namespace {
 
-constexpr std::size_t key_bytes = 32;
+constexpr std::size_t psk_bytes = 32;
 constexpr std::size_t mac_bytes = 32;
 // A session is for any holder of the key: all have one name, which reveals nothing.
 constexpr std::string_view identity = "sidestep";
@@ -30,7 +30,7 @@ constexpr const char* suite_name = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> suite_id{0x13, 0x01};
 // What goes to OpenSSL at a time, which bounds what it keeps.
 constexpr std::size_t wire_piece = 64 << 10;
-constexpr std::size_t record_bytes = SSL3_RT_MAX_PLAIN_LENGTH;
+constexpr std::size_t largest_record = SSL3_RT_MAX_PLAIN_LENGTH;
 // Records under one traffic key, far below the 2^24.5 that RFC 8446, 5.5 allows.
 constexpr std::uint64_t records_a_key = 1 << 18;
 
@@ -295,7 +295,7 @@ Result<void> TlsSession::State::shake_hands() {
 
 Result<void> TlsSession::State::decrypt() {
     const Errors errors(api);
-    std::array<char, record_bytes> record;
+    std::array<char, largest_record> record;
     for (;;) {
         std::size_t size = 0;
         const int done = api.SSL_read_ex(ssl.get(), record.data(), record.size(), &size);
@@ -319,7 +319,7 @@ Result<void> TlsSession::State::encrypt(std::string_view text) {
     if (text.empty()) return {};
     const Errors errors(api);
     // One traffic key is not for ever, and OpenSSL does not count.
-    records += (text.size() + record_bytes - 1) / record_bytes;
+    records += (text.size() + largest_record - 1) / largest_record;
     if (records > records_a_key) {
         records = 0;
         if (api.SSL_key_update(ssl.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1)
@@ -408,9 +408,9 @@ std::string Tls::version() const {
 }
 
 Result<TlsSession> Tls::session(Role role, std::string_view key) const {
-    if (key.size() != key_bytes)
+    if (key.size() != psk_bytes)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("a key has {} bytes, this one {}", key_bytes, key.size()),
+                     fmt::format("a key has {} bytes, this one {}", psk_bytes, key.size()),
                      "TLS",
                      {}};
     auto session = std::make_unique<TlsSession::State>(state_->api, role, state_->context.get());

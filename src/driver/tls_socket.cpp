@@ -24,11 +24,11 @@
 namespace sidestep::driver {
 namespace {
 
-constexpr std::size_t key_bytes = 16;
+constexpr std::size_t cipher_key_bytes = 16;
 constexpr std::size_t iv_bytes = 12;
 constexpr std::size_t tag_bytes = 16;
-constexpr std::size_t record_bytes = std::size_t{16} << 10;  // of what is in one
-constexpr std::size_t most_ciphertext = record_bytes + 256;
+constexpr std::size_t record_payload = std::size_t{16} << 10;  // of what is in one
+constexpr std::size_t most_ciphertext = record_payload + 256;
 constexpr unsigned char application_data = 23;
 // What is encrypted before it is sent: it is still in the processor's cache then.
 constexpr std::size_t records_at_once = 4;
@@ -45,23 +45,23 @@ constexpr int expect_no_pad = 4;
     X(EVP_CipherFinal_ex)
 // clang-format on
 
-struct Api {
+struct CipherApi {
 #define SIDESTEP_TLS_MEMBER(name) decltype(::name)* name = nullptr;
     SIDESTEP_TLS_CIPHER(SIDESTEP_TLS_MEMBER)
 #undef SIDESTEP_TLS_MEMBER
 };
 
-Result<Api> load_functions() {
+Result<CipherApi> load_cipher() {
     SIDESTEP_TRY(const DynamicLibrary crypto, DynamicLibrary::open("libcrypto.so.3"));
-    Api api;
+    CipherApi api;
 #define SIDESTEP_TLS_BIND(name) SIDESTEP_CHECK(crypto.bind(api.name, #name));
     SIDESTEP_TLS_CIPHER(SIDESTEP_TLS_BIND)
 #undef SIDESTEP_TLS_BIND
     return api;
 }
 
-const Result<Api>& loaded() {
-    static const auto* const api = new Result<Api>(load_functions());
+const Result<CipherApi>& loaded_cipher() {
+    static const auto* const api = new Result<CipherApi>(load_cipher());
     return *api;
 }
 
@@ -79,13 +79,13 @@ Error tampered() {
 // AES-128-GCM of one direction, record by record.
 class Cipher {
 public:
-    Cipher(const Api& api, std::string_view secret, bool seals)
-        : api_(api), context_(api.EVP_CIPHER_CTX_new(), api.EVP_CIPHER_CTX_free), seals_(seals) {
-        std::copy_n(secret.data() + key_bytes, iv_bytes, reinterpret_cast<char*>(iv_.data()));
+    Cipher(const CipherApi& api, std::string_view secret, bool sealing)
+        : api_(api), context_(api.EVP_CIPHER_CTX_new(), api.EVP_CIPHER_CTX_free), seals_(sealing) {
+        std::copy_n(secret.data() + cipher_key_bytes, iv_bytes, reinterpret_cast<char*>(iv_.data()));
         good_ = context_ != nullptr &&
                 api.EVP_CipherInit_ex(context_.get(), api.EVP_aes_128_gcm(), nullptr,
                                       reinterpret_cast<const unsigned char*>(secret.data()), nullptr,
-                                      seals ? 1 : 0) == 1;
+                                      sealing ? 1 : 0) == 1;
     }
     bool good() const { return good_; }
     std::uint64_t records() const { return next_; }
@@ -118,7 +118,7 @@ private:
     bool control(int what, unsigned char* tag) {
         return api_.EVP_CIPHER_CTX_ctrl(context_.get(), what, static_cast<int>(tag_bytes), tag) == 1;
     }
-    const Api& api_;
+    const CipherApi& api_;
     const std::unique_ptr<EVP_CIPHER_CTX, decltype(::EVP_CIPHER_CTX_free)*> context_;
     const bool seals_;
     bool good_ = false;
@@ -132,8 +132,8 @@ bool hand_to_kernel(int socket, std::string_view secret, int direction) {
     info.info.version = TLS_1_3_VERSION;
     info.info.cipher_type = TLS_CIPHER_AES_GCM_128;
     std::memcpy(info.key, secret.data(), sizeof(info.key));
-    std::memcpy(info.salt, secret.data() + key_bytes, sizeof(info.salt));
-    std::memcpy(info.iv, secret.data() + key_bytes + sizeof(info.salt), sizeof(info.iv));
+    std::memcpy(info.salt, secret.data() + cipher_key_bytes, sizeof(info.salt));
+    std::memcpy(info.iv, secret.data() + cipher_key_bytes + sizeof(info.salt), sizeof(info.iv));
     const bool done = ::setsockopt(socket, level_tls, direction, &info, sizeof(info)) == 0;
     ::explicit_bzero(&info, sizeof(info));
     return done;
@@ -160,7 +160,7 @@ Result<std::size_t> parse_record_head(const unsigned char* head) {
 
 class TlsSocket::Sealer {
 public:
-    Sealer(const Api& api, std::string_view secret) : cipher_(api, secret, true) {}
+    Sealer(const CipherApi& api, std::string_view secret) : cipher_(api, secret, true) {}
     bool good() const { return cipher_.good(); }
 
     Result<Bytes> send(const TcpSocket& socket, std::span<const TcpSocket::Part> parts) {
@@ -198,12 +198,12 @@ private:
     Result<Bytes> seal(std::span<const TcpSocket::Part> parts) {
         Bytes left = 0;
         for (std::size_t i = part_; i < parts.size(); ++i) left += parts[i].size;
-        left = std::min<Bytes>(left - in_part_, records_at_once * record_bytes);
+        left = std::min<Bytes>(left - in_part_, records_at_once * record_payload);
         buffer_.resize(left + records_at_once * (tls_record_head + 1 + tag_bytes));
         begin_ = end_ = 0;
         const Bytes all = left;
         while (left > 0) {
-            const Bytes size = std::min<Bytes>(left, record_bytes);
+            const Bytes size = std::min<Bytes>(left, record_payload);
             if (cipher_.records() >= most_records) return key_is_used_up();
             if (!seal_record(parts, size))
                 return Error{ErrorCode::internal, "OpenSSL cannot encrypt", "EVP", {}};
@@ -247,7 +247,7 @@ private:
 
 class TlsSocket::Opener {
 public:
-    Opener(const Api& api, std::string_view secret) : cipher_(api, secret, false) {}
+    Opener(const CipherApi& api, std::string_view secret) : cipher_(api, secret, false) {}
     bool good() const { return cipher_.good(); }
     bool holds() const { return plain_begin_ < plain_end_ || has_record(); }
 
@@ -326,7 +326,7 @@ private:
             left -= step;
             placed += step;
         }
-        plain_.resize(std::max(plain_.size(), left > 0 ? record_bytes + 256 : 0));
+        plain_.resize(std::max(plain_.size(), left > 0 ? record_payload + 256 : 0));
         plain_begin_ = 0;
         plain_end_ = left;
         unsigned char kind = 0;
@@ -376,9 +376,9 @@ Result<TlsSocket> TlsSocket::encrypted(TcpSocket socket, std::string_view out, s
         }
     }
     if (sends && receives) return made;
-    if (!loaded()) return loaded().error();
-    if (!sends) made.sealer_ = std::make_unique<Sealer>(*loaded(), out);
-    if (!receives) made.opener_ = std::make_unique<Opener>(*loaded(), in);
+    if (!loaded_cipher()) return loaded_cipher().error();
+    if (!sends) made.sealer_ = std::make_unique<Sealer>(*loaded_cipher(), out);
+    if (!receives) made.opener_ = std::make_unique<Opener>(*loaded_cipher(), in);
     if ((!sends && !made.sealer_->good()) || (!receives && !made.opener_->good()))
         return Error{ErrorCode::unsupported, "OpenSSL has no AES-128-GCM", "libcrypto.so.3", {}};
     return made;
@@ -393,7 +393,7 @@ Result<Bytes> TlsSocket::send(std::span<const TcpSocket::Part> parts) {
     if (sealer_) return sealer_->send(socket_, parts);
     if (encrypted_ && records_ >= most_records) return key_is_used_up();
     SIDESTEP_TRY(const Bytes sent, socket_.send(parts));
-    records_ += (sent + record_bytes - 1) / record_bytes;
+    records_ += (sent + record_payload - 1) / record_payload;
     return sent;
 }
 

@@ -23,29 +23,30 @@ struct DeviceTag;
 struct ContextTag;
 struct DomainTag;
 struct RegionTag;
-using Device = DeviceTag*;    // struct ibv_device*
-using Context = ContextTag*;  // struct ibv_context*
-using Domain = DomainTag*;    // struct ibv_pd*
-using Region = RegionTag*;    // struct ibv_mr*
+using DeviceHandle = DeviceTag*;    // struct ibv_device*
+using ContextHandle = ContextTag*;  // struct ibv_context*
+using DomainHandle = DomainTag*;    // struct ibv_pd*
+using RegionHandle = RegionTag*;    // struct ibv_mr*
 
 constexpr const char* no_dma_buf_call =
     "libibverbs has no function ibv_reg_dmabuf_mr: rdma-core is older than 34";
 
-struct Functions {
-    Device* (*list)(int*) = nullptr;
-    void (*free_list)(Device*) = nullptr;
-    const char* (*name)(Device) = nullptr;
-    Context (*open)(Device) = nullptr;
-    int (*close)(Context) = nullptr;
-    Domain (*make_domain)(Context) = nullptr;
-    int (*free_domain)(Domain) = nullptr;
-    int (*free_region)(Region) = nullptr;
+struct VerbsCalls {
+    DeviceHandle* (*list)(int*) = nullptr;
+    void (*free_list)(DeviceHandle*) = nullptr;
+    const char* (*name)(DeviceHandle) = nullptr;
+    ContextHandle (*open)(DeviceHandle) = nullptr;
+    int (*close)(ContextHandle) = nullptr;
+    DomainHandle (*make_domain)(ContextHandle) = nullptr;
+    int (*free_domain)(DomainHandle) = nullptr;
+    int (*free_region)(RegionHandle) = nullptr;
     // Since rdma-core 34 (symbol version IBVERBS_1.12); null in older ones.
-    Region (*register_dma_buf)(Domain, std::uint64_t, std::size_t, std::uint64_t, int, int) = nullptr;
+    RegionHandle (*register_dma_buf)(DomainHandle, std::uint64_t, std::size_t, std::uint64_t, int,
+                                     int) = nullptr;
 };
 
-Result<Functions> bind(const DynamicLibrary& library) {
-    Functions functions;
+Result<VerbsCalls> bind_verbs(const DynamicLibrary& library) {
+    VerbsCalls functions;
     SIDESTEP_CHECK(library.bind(functions.list, "ibv_get_device_list"));
     SIDESTEP_CHECK(library.bind(functions.free_list, "ibv_free_device_list"));
     SIDESTEP_CHECK(library.bind(functions.name, "ibv_get_device_name"));
@@ -67,13 +68,13 @@ std::string words_of(const char* call, int number) {
 // Registers the file descriptor -1 as dma-buf memory. The kernel refuses drivers that lack the operation
 // before it looks at the descriptor (EOPNOTSUPP; EPROTONOSUPPORT where it lacks the whole command), and
 // refuses the descriptor after that (EBADF).
-void try_dma_buf(const Functions& functions, Domain domain, VerbsDevice& device) {
+void try_dma_buf(const VerbsCalls& functions, DomainHandle domain, VerbsDevice& device) {
     if (functions.register_dma_buf == nullptr) {
         device.dma_buf_words = no_dma_buf_call;
         return;
     }
     errno = 0;
-    const Region region = functions.register_dma_buf(domain, 0, 0, 0, -1, 0);
+    const RegionHandle region = functions.register_dma_buf(domain, 0, 0, 0, -1, 0);
     const int number = errno;
     if (region != nullptr) {
         functions.free_region(region);
@@ -90,19 +91,19 @@ void try_dma_buf(const Functions& functions, Domain domain, VerbsDevice& device)
     }
 }
 
-VerbsDevice read_device(const Functions& functions, Device handle) {
+VerbsDevice read_device(const VerbsCalls& functions, DeviceHandle handle) {
     VerbsDevice device;
     const char* name = functions.name(handle);
     if (name != nullptr) device.name = name;
     errno = 0;
-    const Context context = functions.open(handle);
+    const ContextHandle context = functions.open(handle);
     if (context == nullptr) {
         device.reason = words_of("ibv_open_device", errno);
         return device;
     }
     device.opens = true;
     errno = 0;
-    const Domain domain = functions.make_domain(context);
+    const DomainHandle domain = functions.make_domain(context);
     if (domain == nullptr) {
         device.dma_buf_words = words_of("ibv_alloc_pd", errno);
     } else {
@@ -122,7 +123,7 @@ VerbsFacts read_verbs_facts(const std::string& name) {
         facts.reason = library.error().message;
         return facts;
     }
-    const auto functions = bind(*library);
+    const auto functions = bind_verbs(*library);
     if (!functions.ok()) {
         facts.reason = functions.error().message;
         return facts;
@@ -130,7 +131,8 @@ VerbsFacts read_verbs_facts(const std::string& name) {
     facts.loaded = true;
     int count = 0;
     errno = 0;
-    const std::unique_ptr<Device[], void (*)(Device*)> list(functions->list(&count), functions->free_list);
+    const std::unique_ptr<DeviceHandle[], void (*)(DeviceHandle*)> list(functions->list(&count),
+                                                                        functions->free_list);
     if (list == nullptr) {
         // ENOSYS: the kernel has no module ib_uverbs. Not a fault of the library, and no cards to speak of.
         facts.reason = words_of("ibv_get_device_list", errno);

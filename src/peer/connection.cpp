@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 // itself listens this often.
 constexpr std::chrono::milliseconds own_look{5};
 // More messages than a socket holds.
-constexpr int most_at_once = 8192;
+constexpr int most_messages_at_once = 8192;
 
 Result<Offered> answer_of(const Message& said, driver::LocalMessage received) {
     const auto wrong = [](ErrorCode code, std::string what) {
@@ -101,7 +101,7 @@ void Connection::listen() {
 
 // With the mutex held.
 void Connection::hear() {
-    for (int heard = 0; heard < most_at_once && !end_; ++heard) {
+    for (int heard = 0; heard < most_messages_at_once && !end_; ++heard) {
         std::array<pollfd, 2> polled{{{number(), POLLIN, 0}, {process(), POLLIN, 0}}};
         if (::poll(polled.data(), polled.size(), 0) <= 0) return;
         if (polled[0].revents == 0)

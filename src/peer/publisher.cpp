@@ -23,7 +23,7 @@ namespace {
 // A process without free descriptors cannot accept connections: it tries again this much later.
 constexpr std::chrono::milliseconds pause_when_full{20};
 // Those who wait to be taken in, of each look: importers that were taken in before have their turn too.
-constexpr int most_at_once = 64;
+constexpr int most_taken_at_once = 64;
 
 // Whether this process may open so many files more. From the top, where most numbers are free.
 bool can_open(std::size_t files) {
@@ -154,7 +154,7 @@ void Publisher::serve() {
 
 // Answers false where this process has no descriptor left to take anybody in, or to say that it does not.
 bool Publisher::admit() {
-    for (int taken = 0; taken < most_at_once; ++taken) {
+    for (int taken = 0; taken < most_taken_at_once; ++taken) {
         // Where the one before has cost it, its place is free; any other may be the program's last.
         if (!spare_ && (taken > 0 || can_open(reserved_descriptors))) spare_ = make_spare();
         auto accepted = listener_->accept();

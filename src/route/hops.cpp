@@ -41,7 +41,7 @@ std::optional<DeviceId> device_of(const Topology& topology, const Place& place, 
     return beside ? beside : find_device(topology, place);
 }
 
-void refuse(HopOption& option, std::string reason, std::string remedy = {}) {
+void refuse_option(HopOption& option, std::string reason, std::string remedy = {}) {
     option.refusal = std::move(reason);
     option.remedy = std::move(remedy);
 }
@@ -53,17 +53,18 @@ void check_memory(HopOption& option, const Offer& offer, const Capability& capab
     if (reads && capability.to_memory.has(to.memory)) return;
     const End& bad = reads ? to : from;
     const bool pageable = bad.memory == MemoryKind::pageable;
-    refuse(option,
-           fmt::format("the {} of the {} backend cannot {} {} memory", capability.engine, offer.name,
-                       reads ? "write" : "read", to_string(bad.memory)),
-           pageable ? "use pinned host memory: Context::allocate, cudaHostAlloc or cudaHostRegister" : "");
+    refuse_option(
+        option,
+        fmt::format("the {} of the {} backend cannot {} {} memory", capability.engine, offer.name,
+                    reads ? "write" : "read", to_string(bad.memory)),
+        pageable ? "use pinned host memory: Context::allocate, cudaHostAlloc or cudaHostRegister" : "");
 }
 
 void check_objections(HopOption& option, const Offer& offer, const End& from, const End& to) {
     for (const backend::Objection& objection : offer.objections)
         if (option.possible() &&
             (!objection.place || objection.place == from.place || objection.place == to.place))
-            refuse(option, objection.reason, objection.remedy);
+            refuse_option(option, objection.reason, objection.remedy);
 }
 
 // Whether the two places are related as the capability needs, and over which links.
@@ -77,9 +78,9 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
     if (peers) {
         const PeerAccess access = topology.peer_access(from.place.index(), to.place.index());
         if (!access.allowed)
-            return refuse(option,
-                          access.reason.empty() ? "no peer access between the two GPUs" : access.reason,
-                          access.remedy);
+            return refuse_option(
+                option, access.reason.empty() ? "no peer access between the two GPUs" : access.reason,
+                access.remedy);
     }
     const auto a = device_of(topology, from.place, to.place);
     const auto b = device_of(topology, to.place, from.place);
@@ -87,19 +88,19 @@ void check_reach(HopOption& option, const Topology& topology, const Capability& 
     // A driver may publish memory of a device that the topology does not list.
     if (mapped && (!a || !b)) return;
     if (!a || !b)
-        return refuse(
+        return refuse_option(
             option, fmt::format("the topology has no {}", a ? to.place.to_string() : from.place.to_string()));
     option.start = *a;
     if (*a == *b) return;
     const bool nvlink = topology.pair_class(*a, *b).links > 0;
     if (topology.device(*a).node != topology.device(*b).node && !nvlink)
-        return refuse(option, "the two are in different machines, and no backend here uses a network");
+        return refuse_option(option, "the two are in different machines, and no backend here uses a network");
     auto path = topology.path(*a, *b, peers ? Fabric::nvlink : Fabric::any);
     if (!path && peers) path = topology.path(*a, *b);
     if (path)
         option.path = *path;
     else if (!mapped)
-        refuse(option, "the topology knows no links between the two");
+        refuse_option(option, "the topology knows no links between the two");
 }
 
 HopOption make_option(const Topology& topology, const Offer& offer, const Capability& capability,
@@ -113,7 +114,7 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.engine = capability.engine;
     option.hop.reason = capability.reason;
     option.meets = capability.meets;
-    if (!offer.support.usable) refuse(option, offer.support.reason, offer.support.remedy);
+    if (!offer.support.usable) refuse_option(option, offer.support.reason, offer.support.remedy);
     if (capability.reach == Reach::storage_gpu || capability.reach == Reach::nodes)
         check_objections(option, offer, from, to);
     if (option.possible()) check_reach(option, topology, capability, from, to);
@@ -199,7 +200,7 @@ HopOption best_hop(const Topology& topology, const std::vector<Offer>& offers, c
         return std::tuple(option.possible(), option.possible() && preferred, option.hop.gb_per_s);
     };
     HopOption none;
-    refuse(none, "no backend moves these bytes");
+    refuse_option(none, "no backend moves these bytes");
     const auto options = hop_options(topology, offers, from, to);
     const auto best = std::max_element(options.begin(), options.end(),
                                        [&](const auto& a, const auto& b) { return rank(a) < rank(b); });

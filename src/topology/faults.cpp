@@ -75,7 +75,7 @@ Result<void> generation(const Target& target) {
 }
 
 // Only so many NVLinks of a GPU are up.
-Result<void> nvlinks(const Target& target) {
+Result<void> fewer_nvlinks(const Target& target) {
     int before = 0;
     for (const Link& link : target.parts.links)
         if (link.kind == LinkKind::nvlink && ends_at(link, target.device)) before += link.width;
@@ -236,7 +236,7 @@ struct Fault {
 constexpr std::array faults = {
     Fault{"width", "gpu or nic", 1, 16, "its PCIe link has fewer lanes", width},
     Fault{"gen", "gpu or nic", 1, 6, "its PCIe link is of an older generation", generation},
-    Fault{"nvlinks", "gpu", 0, 36, "only so many of its NVLinks are up", nvlinks},
+    Fault{"nvlinks", "gpu", 0, 36, "only so many of its NVLinks are up", fewer_nvlinks},
     Fault{"memory", "gpu", 1, 1 << 20, "it shows so many GiB of memory", memory},
     Fault{"replays", "gpu", 1, 1000000000, "its PCIe link sent so many packets again", replays},
     Fault{"lost", "gpu", 0, 0, "it is in PCI, and the driver has lost it", lost},

@@ -13,7 +13,7 @@ namespace sidestep::topology {
 
 namespace {
 
-constexpr const char* folder = "/sys/devices/system/node";
+constexpr const char* nodes_folder = "/sys/devices/system/node";
 constexpr std::size_t most_nodes = 1024;  // CONFIG_NODES_SHIFT is 10 at most
 
 // Where the driver tells: "Node:   1".
@@ -47,24 +47,25 @@ Bytes kib_after(const driver::MachineFiles& files, const std::string& path, cons
 }
 
 Bytes node_memory(const driver::MachineFiles& files, int node) {
-    return kib_after(files, fmt::format("{}/node{}/meminfo", folder, node), "MemTotal:");
+    return kib_after(files, fmt::format("{}/node{}/meminfo", nodes_folder, node), "MemTotal:");
 }
 
 HostNodes read_host_nodes(const driver::MachineFiles& files) {
     HostNodes found;
     std::vector<int> all;
-    for (const std::string& name : files.names(folder)) {
+    for (const std::string& name : files.names(nodes_folder)) {
         if (const auto node = numbered(name, "node")) all.push_back(*node);
     }
     std::sort(all.begin(), all.end());
     if (all.size() > most_nodes) {
         found.notes.push_back(
-            fmt::format("{} shows {} NUMA nodes, and Linux has {} at most: the rest is left out", folder,
-                        all.size(), most_nodes));
+            fmt::format("{} shows {} NUMA nodes, and Linux has {} at most: the rest is left out",
+                        nodes_folder, all.size(), most_nodes));
         all.resize(most_nodes);
     }
     found.of_gpus = nodes_of_gpus(files);
-    const auto with_cpus = driver::parse_cpu_list(files.line(fmt::format("{}/has_cpu", folder)).value_or(""));
+    const auto with_cpus =
+        driver::parse_cpu_list(files.line(fmt::format("{}/has_cpu", nodes_folder)).value_or(""));
     const bool told = with_cpus.ok() && !with_cpus->empty();
     const bool coherent = joins_gpu_memory(files);
     std::vector<int> of_gpus;

@@ -31,7 +31,7 @@ std::string without_doctype(std::string_view text) {
     return std::string(text.substr(0, start)) + std::string(text.substr(end + 1));
 }
 
-class Reader final : public nccl_xml::XmlVisitor {
+class HwlocReader final : public nccl_xml::XmlVisitor {
 public:
     std::vector<PciEntry> entries;
 
@@ -115,7 +115,7 @@ bool is_hwloc_xml(std::string_view text) {
 }
 
 Result<Topology> read_hwloc_xml(std::string_view text, const std::string& where) {
-    Reader reader;
+    HwlocReader reader;
     if (auto read = nccl_xml::parse_xml(without_doctype(text), reader); !read) {
         Error error = read.error();
         error.where = where + " " + error.where;

@@ -22,7 +22,7 @@ namespace {
 using nlohmann::json;
 
 // The deepest member the format has is at depth 3; unknown members may nest a bit more.
-constexpr int deepest = 64;
+constexpr int deepest_json = 64;
 // 100,000 GPUs in DGX H100s take 245 MB, and reading a file takes nine times its size in memory.
 constexpr std::size_t largest_file = std::size_t{512} << 20;
 
@@ -32,9 +32,9 @@ Error wrong(const std::string& element, std::string message, std::string hint = 
 }
 
 // Reads the members of one element; a problem becomes the first error and later reads do nothing.
-class Reader {
+class MemberReader {
 public:
-    Reader(const json& object, std::string element) : object_(object), element_(std::move(element)) {
+    MemberReader(const json& object, std::string element) : object_(object), element_(std::move(element)) {
         if (!object_.is_object())
             fail("", fmt::format("is {}, where an object is expected", object_.type_name()));
     }
@@ -133,7 +133,7 @@ private:
 using Names = std::unordered_map<std::string, DeviceId>;
 
 Result<Device> read_device(const json& element, const std::string& where) {
-    Reader reader(element, where);
+    MemberReader reader(element, where);
     Device device;
     device.name = reader.text("name", true);
     const std::string kind = reader.text("kind", true);
@@ -156,7 +156,7 @@ Result<Device> read_device(const json& element, const std::string& where) {
 }
 
 // The device that a member names.
-DeviceId read_end(Reader& reader, const char* member, const Names& names) {
+DeviceId read_end(MemberReader& reader, const char* member, const Names& names) {
     const std::string name = reader.text(member, true);
     const auto found = names.find(name);
     if (found != names.end()) return found->second;
@@ -165,7 +165,7 @@ DeviceId read_end(Reader& reader, const char* member, const Names& names) {
 }
 
 Result<Link> read_link(const json& element, const std::string& where, const Names& names) {
-    Reader reader(element, where);
+    MemberReader reader(element, where);
     Link link;
     link.a = read_end(reader, "a", names);
     link.b = read_end(reader, "b", names);
@@ -185,7 +185,7 @@ Result<Link> read_link(const json& element, const std::string& where, const Name
 
 Result<Topology::Parts::Peer> read_peer(const json& element, const std::string& where, const Names& names,
                                         const std::vector<Device>& devices) {
-    Reader reader(element, where);
+    MemberReader reader(element, where);
     Topology::Parts::Peer peer;
     for (const auto& [member, index] : {std::pair{"from", &peer.from}, std::pair{"to", &peer.to}}) {
         const DeviceId id = read_end(reader, member, names);
@@ -217,7 +217,7 @@ Result<void> each(const json& root, const char* member, Read read) {
 }
 
 Result<void> check_marks(const json& root) {
-    Reader reader(root, "");
+    MemberReader reader(root, "");
     const std::string format = reader.text("format", true);
     const int version = reader.integer("version", std::nullopt);
     SIDESTEP_CHECK(reader.result());
@@ -240,7 +240,7 @@ Result<Topology::Parts> read_parts(const json& root) {
     SIDESTEP_CHECK(check_marks(root));
     Topology::Parts parts;
     parts.emulated = true;
-    Reader reader(root, "");
+    MemberReader reader(root, "");
     parts.name = reader.text("name", false);
     parts.properties = reader.properties("properties");
     const std::string peers = reader.text("pcie_peers", false);
@@ -301,8 +301,8 @@ int deepest_nesting(std::string_view text) {
 // Exceptions of the JSON library stay in here.
 Result<Topology::Parts> parse(std::string_view text) {
     try {
-        if (deepest_nesting(text) > deepest)
-            return wrong("", fmt::format("the file nests more than {} levels deep", deepest));
+        if (deepest_nesting(text) > deepest_json)
+            return wrong("", fmt::format("the file nests more than {} levels deep", deepest_json));
         return read_parts(json::parse(text.begin(), text.end()));
     } catch (const json::parse_error& error) {
         return wrong(fmt::format("byte {}", error.byte),
@@ -314,18 +314,13 @@ Result<Topology::Parts> parse(std::string_view text) {
     }
 }
 
-Error at_file(Error error, const std::string& where) {
-    if (!where.empty()) error.where = error.where.empty() ? where : where + ": " + error.where;
-    return error;
-}
-
 }  // namespace
 
 Result<Topology> Topology::from_json(std::string_view text, const std::string& where) {
     auto parts = parse(text);
-    if (!parts.ok()) return at_file(parts.error(), where);
+    if (!parts.ok()) return topology::at_file(parts.error(), where);
     auto topology = create(std::move(*parts));
-    if (!topology.ok()) return at_file(topology.error(), where);
+    if (!topology.ok()) return topology::at_file(topology.error(), where);
     return topology;
 }
 

@@ -52,7 +52,7 @@ struct Reached {
     double each;  // GB/s of one NVLink
     double part;
 };
-constexpr std::array<Reached, 5> nvlinks = {{
+constexpr std::array<Reached, 5> nvlink_generations = {{
     {20, 36.4 / 40},             // 1: two of a P100
     {25.78125, 47.9 / 51.5625},  // 2: two of a V100
     {25, 270.0 / 300},           // 3: A100
@@ -66,7 +66,7 @@ constexpr std::array<double, 6> pcie_parts = {12.15 / 15.754, 12.15 / 15.754, 12
 
 double reached_part(const Link& link) {
     if (link.kind == LinkKind::nvlink) {
-        for (const Reached& generation : nvlinks)
+        for (const Reached& generation : nvlink_generations)
             if (std::abs(link.gb_per_s / link.width / generation.each - 1) < 0.01) return generation.part;
     }
     if (link.kind == LinkKind::pcie) {

@@ -12,7 +12,7 @@ namespace sidestep::topology {
 
 namespace {
 
-constexpr std::size_t deepest = 64;  // bridges above a device
+constexpr std::size_t most_bridges = 64;  // bridges above a device
 
 std::string bus_of(const std::string& bus_id) {
     return bus_id.substr(0, bus_id.rfind(':'));
@@ -49,7 +49,7 @@ private:
     // The bridges above a device, the highest first: a root port, then the ports of each switch in pairs.
     std::vector<const PciEntry*> walk_to(const PciEntry& entry) const {
         std::vector<const PciEntry*> walk;
-        for (std::string bus = bus_of(entry.bus_id); walk.size() < deepest;) {
+        for (std::string bus = bus_of(entry.bus_id); walk.size() < most_bridges;) {
             const auto above = bridge_above_.find(bus);
             if (above == bridge_above_.end() || bus_of(above->second->bus_id) == bus) break;
             walk.push_back(above->second);

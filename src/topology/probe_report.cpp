@@ -24,31 +24,31 @@ constexpr const char* format = "sidestep-probe";
 constexpr int version = 1;
 
 Json pair_json(const PairProbe& pair) {
-    Json json = {{"from", pair.from},           {"to", pair.to},         {"from_bus_id", pair.from_bus_id},
-                 {"to_bus_id", pair.to_bus_id}, {"engine", pair.engine}, {"direct", pair.direct}};
-    if (!pair.refusal.empty()) json["refusal"] = pair.refusal;
-    json["intact"] = pair.intact;
-    if (pair.wrong_at) json["wrong_at"] = *pair.wrong_at;
-    json["gb_per_s"] = pair.gb_per_s;
-    json["expected_gb_per_s"] = pair.expected_gb_per_s;
-    json["bounce_gb_per_s"] = pair.bounce_gb_per_s;
-    return json;
+    Json object = {{"from", pair.from},           {"to", pair.to},         {"from_bus_id", pair.from_bus_id},
+                   {"to_bus_id", pair.to_bus_id}, {"engine", pair.engine}, {"direct", pair.direct}};
+    if (!pair.refusal.empty()) object["refusal"] = pair.refusal;
+    object["intact"] = pair.intact;
+    if (pair.wrong_at) object["wrong_at"] = *pair.wrong_at;
+    object["gb_per_s"] = pair.gb_per_s;
+    object["expected_gb_per_s"] = pair.expected_gb_per_s;
+    object["bounce_gb_per_s"] = pair.bounce_gb_per_s;
+    return object;
 }
 
-PairProbe pair_of(const Json& json) {
+PairProbe pair_of(const Json& object) {
     PairProbe pair;
-    pair.from = json.at("from");
-    pair.to = json.at("to");
-    pair.from_bus_id = json.at("from_bus_id");
-    pair.to_bus_id = json.at("to_bus_id");
-    pair.engine = json.at("engine");
-    pair.direct = json.at("direct");
-    pair.refusal = json.value("refusal", "");
-    pair.intact = json.at("intact");
-    if (json.contains("wrong_at")) pair.wrong_at = json["wrong_at"].get<Bytes>();
-    pair.gb_per_s = json.at("gb_per_s");
-    pair.expected_gb_per_s = json.at("expected_gb_per_s");
-    pair.bounce_gb_per_s = json.at("bounce_gb_per_s");
+    pair.from = object.at("from");
+    pair.to = object.at("to");
+    pair.from_bus_id = object.at("from_bus_id");
+    pair.to_bus_id = object.at("to_bus_id");
+    pair.engine = object.at("engine");
+    pair.direct = object.at("direct");
+    pair.refusal = object.value("refusal", "");
+    pair.intact = object.at("intact");
+    if (object.contains("wrong_at")) pair.wrong_at = object["wrong_at"].get<Bytes>();
+    pair.gb_per_s = object.at("gb_per_s");
+    pair.expected_gb_per_s = object.at("expected_gb_per_s");
+    pair.bounce_gb_per_s = object.at("bounce_gb_per_s");
     return pair;
 }
 

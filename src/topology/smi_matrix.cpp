@@ -18,7 +18,7 @@ namespace sidestep::topology {
 
 namespace {
 
-constexpr std::size_t most_devices = 256;
+constexpr std::size_t most_matrix_devices = 256;
 constexpr int assumed_generation = 4;
 constexpr int assumed_lanes = 16;
 // No GPU has more NVLinks, so more than these to single GPUs lead to switches.
@@ -97,7 +97,8 @@ Result<Matrix> parse(std::string_view text, const std::string& where) {
             if (words.front() != "GPU0")
                 return bad_line(where, at, "this is no matrix of GPUs, and no list of PCI devices");
             columns = columns_of(words);
-            if (columns.size() > most_devices) return bad_line(where, at, "there are too many devices");
+            if (columns.size() > most_matrix_devices)
+                return bad_line(where, at, "there are too many devices");
             continue;
         }
         const bool in_legend = words.front().ends_with(":");
@@ -124,9 +125,9 @@ Result<Matrix> parse(std::string_view text, const std::string& where) {
 
 // Puts the devices of a matrix into a tree in which every pair has the class that the matrix says. What NVLink joins
 // has no class; then the others that both are near to place them.
-class Placer {
+class MatrixPlacer {
 public:
-    explicit Placer(const Matrix& matrix) : matrix_(matrix) {}
+    explicit MatrixPlacer(const Matrix& matrix) : matrix_(matrix) {}
 
     Result<Topology::Parts> place(const std::string& where) {
         add_cpus();
@@ -307,7 +308,7 @@ private:
 
 Result<Topology> read_smi_matrix(std::string_view text, const std::string& where) {
     SIDESTEP_TRY(const Matrix matrix, parse(text, where));
-    SIDESTEP_TRY(Topology::Parts parts, Placer(matrix).place(where));
+    SIDESTEP_TRY(Topology::Parts parts, MatrixPlacer(matrix).place(where));
     parts.name = where;
     return Topology::create(std::move(parts));
 }

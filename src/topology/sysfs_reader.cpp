@@ -46,9 +46,9 @@ PcieLink narrower(PcieLink a, PcieLink b) {
     return {std::min(a.generation, b.generation), std::min(a.lanes, b.lanes)};
 }
 
-class Reader {
+class SysfsReader {
 public:
-    explicit Reader(const driver::MachineFiles& files) : files_(files) {
+    explicit SysfsReader(const driver::MachineFiles& files) : files_(files) {
         const Fact found = hypervisor(files);
         virtual_machine_ = found.known() && found.value != "none";
     }
@@ -91,7 +91,7 @@ private:
     int virtual_functions_ = 0;
 };
 
-void Reader::read_nodes() {
+void SysfsReader::read_nodes() {
     const std::string folder = "/sys/devices/system/node";
     const std::string model = cpu_model(files_.text("/proc/cpuinfo").value_or(""));
     HostNodes found = read_host_nodes(files_);
@@ -109,7 +109,7 @@ void Reader::read_nodes() {
     builder_.note(folder + " shows no NUMA nodes: all host memory is counted as cpu:0");
 }
 
-void Reader::read_pci() {
+void SysfsReader::read_pci() {
     const std::string folder = "/sys/bus/pci/devices";
     const auto bus_ids = files_.names(folder);
     if (bus_ids.empty()) {
@@ -156,7 +156,7 @@ void Reader::read_pci() {
 
 // A pod sees the whole PCI tree, and the names of its own network devices alone: it was given a virtual function
 // whose name it sees where it sees none of the card itself. A host sees both.
-bool Reader::is_this_pods(const std::string& bus_id) const {
+bool SysfsReader::is_this_pods(const std::string& bus_id) const {
     const std::string function = "/sys/bus/pci/devices/" + bus_id;
     for (const char* names : {"/net", "/infiniband"}) {
         if (!files_.names(function + names).empty() && files_.names(function + "/physfn" + names).empty())
@@ -166,7 +166,7 @@ bool Reader::is_this_pods(const std::string& bus_id) const {
 }
 
 // The cards of such functions: the pod reaches nothing by them.
-std::set<std::string> Reader::cards_given_away(const std::vector<std::string>& bus_ids) {
+std::set<std::string> SysfsReader::cards_given_away(const std::vector<std::string>& bus_ids) {
     std::set<std::string> cards;
     for (const std::string& bus_id : bus_ids) {
         const std::string card = "/sys/bus/pci/devices/" + bus_id + "/physfn";
@@ -181,7 +181,7 @@ std::set<std::string> Reader::cards_given_away(const std::vector<std::string>& b
 }
 
 // Disks that hang at another PCI device than an NVMe controller: virtio, SATA, SAS.
-void Reader::read_block_devices() {
+void SysfsReader::read_block_devices() {
     for (const std::string& name : files_.names("/sys/block")) {
         const std::string place = files_.real_path("/sys/block/" + name);
         std::string bus_id;
@@ -199,7 +199,7 @@ void Reader::read_block_devices() {
 }
 
 // Soft-RoCE and the like: RDMA devices without a place in the PCI tree.
-void Reader::read_virtual_rdma() {
+void SysfsReader::read_virtual_rdma() {
     for (const std::string& name : files_.names("/sys/class/infiniband")) {
         if (files_.exists("/sys/class/infiniband/" + name + "/device")) continue;
         builder_.add({DeviceKind::nic, builder_.next_index(DeviceKind::nic), "nic:" + name,
@@ -207,7 +207,7 @@ void Reader::read_virtual_rdma() {
     }
 }
 
-void Reader::add_endpoint(const std::string& bus_id, DeviceKind kind, std::string name) {
+void SysfsReader::add_endpoint(const std::string& bus_id, DeviceKind kind, std::string name) {
     const std::string folder = "/sys/bus/pci/devices/" + bus_id;
     const long told_node = files_.number(folder + "/numa_node").value_or(-1);
     const int numa_node = told_node >= 0 && told_node <= highest_node ? static_cast<int>(told_node) : -1;
@@ -240,7 +240,7 @@ void Reader::add_endpoint(const std::string& bus_id, DeviceKind kind, std::strin
 // The switch or host bridge that an endpoint hangs below; makes the ones that are not there yet. walk[0] is
 // the host bridge, walk[1] a root port, which belongs to it. After that ports come in pairs: the upstream
 // port of a switch, which stands for the switch, and one of its downstream ports.
-DeviceId Reader::parent_of(const std::vector<std::string>& walk, int numa_node) {
+DeviceId SysfsReader::parent_of(const std::vector<std::string>& walk, int numa_node) {
     DeviceId parent = bridge_of(walk[0], numa_node);
     for (std::size_t i = 2; i + 1 < walk.size(); i += 2) {
         const auto known = switches_.find(walk[i]);
@@ -259,7 +259,7 @@ DeviceId Reader::parent_of(const std::vector<std::string>& walk, int numa_node) 
     return parent;
 }
 
-DeviceId Reader::bridge_of(const std::string& bus, int numa_node) {
+DeviceId SysfsReader::bridge_of(const std::string& bus, int numa_node) {
     const auto known = bridges_.find(bus);
     if (known != bridges_.end()) {
         int& node = node_of_bridge_[known->second];
@@ -273,7 +273,7 @@ DeviceId Reader::bridge_of(const std::string& bus, int numa_node) {
     return made;
 }
 
-PcieLink Reader::link_in(const std::string& folder, const char* which) const {
+PcieLink SysfsReader::link_in(const std::string& folder, const char* which) const {
     PcieLink link;
     link.generation = generation_in(files_.line(fmt::format("{}/{}_link_speed", folder, which)).value_or(""));
     const long lanes = files_.number(fmt::format("{}/{}_link_width", folder, which)).value_or(0);
@@ -283,7 +283,7 @@ PcieLink Reader::link_in(const std::string& folder, const char* which) const {
 
 // What the link to a device can do: the lesser of the device and the port it is plugged into. Not what it
 // runs at now, since idle GPUs train their links down.
-PcieLink Reader::link_of(const std::string& folder, const std::string& port_folder) {
+PcieLink SysfsReader::link_of(const std::string& folder, const std::string& port_folder) {
     PcieLink best = link_in(folder, "max");
     const PcieLink now = link_in(folder, "current");
     if (best.generation == 0 || best.lanes == 0) best = now;
@@ -304,7 +304,7 @@ PcieLink Reader::link_of(const std::string& folder, const std::string& port_fold
 // A hypervisor passes devices on, never the ports above them: those it makes up, and what they claim of their links
 // with them. Without word of a hypervisor the vendors tell: QEMU's ports, the Texas Instruments switch that it imitates,
 // VMware's.
-bool Reader::emulated_port(const std::string& folder) const {
+bool SysfsReader::emulated_port(const std::string& folder) const {
     const long vendor = files_.number(folder + "/vendor").value_or(0);
     const long device = files_.number(folder + "/device").value_or(0);
     constexpr long redhat = 0x1b36;
@@ -316,7 +316,7 @@ bool Reader::emulated_port(const std::string& folder) const {
 
 // A made-up switch may claim a link that is slower than all below it. Nothing tells the real one; it is taken to be as
 // quick as the quickest below. From the leaves up: a switch is made before what hangs below it.
-void Reader::replace_made_up_links() {
+void SysfsReader::replace_made_up_links() {
     std::vector<Link>& links = builder_.parts().links;
     for (DeviceId id = static_cast<DeviceId>(builder_.parts().devices.size()); id-- > 0;) {
         Device& device = builder_.device(id);
@@ -346,8 +346,8 @@ void Reader::replace_made_up_links() {
     }
 }
 
-void Reader::join(DeviceId device, DeviceId parent, const std::string& folder,
-                  const std::string& port_folder) {
+void SysfsReader::join(DeviceId device, DeviceId parent, const std::string& folder,
+                       const std::string& port_folder) {
     PcieLink link = link_of(folder, port_folder);
     if (link.generation == 0) {
         // Devices that a hypervisor makes up have no PCIe link to speak of.
@@ -366,7 +366,7 @@ void Reader::join(DeviceId device, DeviceId parent, const std::string& folder,
         now.lanes == link.lanes ? "; idle devices slow down, look again under load" : ""));
 }
 
-std::string Reader::endpoint_name(const std::string& folder, DeviceKind kind) const {
+std::string SysfsReader::endpoint_name(const std::string& folder, DeviceKind kind) const {
     const auto first = [&](const std::string& below) {
         const auto names = files_.names(folder + below);
         return names.empty() ? std::string() : names.front();
@@ -389,7 +389,7 @@ std::string Reader::endpoint_name(const std::string& folder, DeviceKind kind) co
     return {};
 }
 
-std::string Reader::endpoint_model(const std::string& folder, DeviceKind kind) const {
+std::string SysfsReader::endpoint_model(const std::string& folder, DeviceKind kind) const {
     if (kind == DeviceKind::drive) {
         for (const std::string& name : files_.names(folder + "/nvme")) {
             if (const auto model = files_.line(folder + "/nvme/" + name + "/model")) return *model;
@@ -413,7 +413,7 @@ DeviceId cpu_of_node(const PartsBuilder& builder, int numa_node) {
 }
 
 PartsBuilder read_sysfs(const driver::MachineFiles& files) {
-    return Reader(files).read();
+    return SysfsReader(files).read();
 }
 
 }  // namespace sidestep::topology

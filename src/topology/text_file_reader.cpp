@@ -63,4 +63,9 @@ Result<std::string> read_text_file(const std::string& path, std::size_t max) {
     return text;
 }
 
+Error at_file(Error error, const std::string& where) {
+    if (!where.empty()) error.where = error.where.empty() ? where : where + ": " + error.where;
+    return error;
+}
+
 }  // namespace sidestep::topology

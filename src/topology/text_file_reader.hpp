@@ -12,4 +12,7 @@ namespace sidestep::topology {
 // larger than `max` bytes, and what is not a regular file, is an invalid_argument.
 Result<std::string> read_text_file(const std::string& path, std::size_t max);
 
+// The error with the file before the place in it. `where` empty: the error itself.
+Error at_file(Error error, const std::string& where);
+
 }  // namespace sidestep::topology

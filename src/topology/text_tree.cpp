@@ -127,7 +127,7 @@ std::string facts(const Device& device) {
 }
 
 // Deeper than PCIe goes; a file may say otherwise, and indents grow with the depth.
-constexpr int deepest = 32;
+constexpr int deepest_drawn = 32;
 
 std::size_t count_below(const Outline& outline, DeviceId top) {
     std::size_t count = 0;
@@ -150,7 +150,7 @@ Branch branch_of(const Outline& outline, DeviceId id, int depth = 0) {
     branch.text += link_in_brackets(outline, id);
     branch.details = other_links(outline, id);
     if (std::string line = facts(device); !line.empty()) branch.details.push_back(std::move(line));
-    if (depth == deepest && !outline.below(id).empty()) {
+    if (depth == deepest_drawn && !outline.below(id).empty()) {
         branch.below.push_back({fmt::format("{} further devices below", count_below(outline, id)), {}, {}});
         return branch;
     }

@@ -15,9 +15,9 @@ namespace {
 using driver::CommonAncestor;
 using Members = std::vector<std::size_t>;  // positions among the unseen GPUs
 
-class Placer {
+class UnseenGpuPlacer {
 public:
-    Placer(PartsBuilder& builder, const driver::Nvml& nvml, const std::vector<KnownGpu>& gpus)
+    UnseenGpuPlacer(PartsBuilder& builder, const driver::Nvml& nvml, const std::vector<KnownGpu>& gpus)
         : builder_(builder), nvml_(nvml), gpus_(gpus) {}
 
     void place() {
@@ -43,7 +43,7 @@ private:
     int assumed_ = 0;
 };
 
-bool Placer::share(std::size_t a, std::size_t b, CommonAncestor at_most) const {
+bool UnseenGpuPlacer::share(std::size_t a, std::size_t b, CommonAncestor at_most) const {
     const auto level =
         nvml_.common_ancestor(builder_.device(gpus_[a].id).index, builder_.device(gpus_[b].id).index);
     return level.ok() && *level <= at_most;
@@ -51,7 +51,7 @@ bool Placer::share(std::size_t a, std::size_t b, CommonAncestor at_most) const {
 
 // Splits the members into those that have something at most that far up in common. Having an ancestor in
 // common is transitive in a tree, so comparing with the first of a group is enough.
-std::vector<Members> Placer::groups(const Members& members, CommonAncestor at_most) const {
+std::vector<Members> UnseenGpuPlacer::groups(const Members& members, CommonAncestor at_most) const {
     std::vector<Members> found;
     for (const std::size_t member : members) {
         const auto group = std::find_if(found.begin(), found.end(), [&](const Members& other) {
@@ -66,12 +66,12 @@ std::vector<Members> Placer::groups(const Members& members, CommonAncestor at_mo
     return found;
 }
 
-void Placer::join(DeviceId device, DeviceId parent, const driver::NvmlGpu& facts) {
+void UnseenGpuPlacer::join(DeviceId device, DeviceId parent, const driver::NvmlGpu& facts) {
     const bool told = pcie_gb_per_s(facts.pcie_generation, facts.pcie_width) > 0;
     builder_.join_pcie(device, parent, told ? facts.pcie_generation : 3, told ? facts.pcie_width : 16);
 }
 
-void Placer::join_gpus(const Members& members, DeviceId parent) {
+void UnseenGpuPlacer::join_gpus(const Members& members, DeviceId parent) {
     for (const std::size_t member : members) {
         const KnownGpu& gpu = gpus_[member];
         if (pcie_gb_per_s(gpu.facts.pcie_generation, gpu.facts.pcie_width) <= 0) ++assumed_;
@@ -79,14 +79,14 @@ void Placer::join_gpus(const Members& members, DeviceId parent) {
     }
 }
 
-DeviceId Placer::add_switch(DeviceId parent, const Members& members) {
+DeviceId UnseenGpuPlacer::add_switch(DeviceId parent, const Members& members) {
     const DeviceId made = builder_.add({DeviceKind::pcie_switch, builder_.next_index(DeviceKind::pcie_switch),
                                         "", "told by NVML", "", builder_.device(parent).numa_node, 0});
     join(made, parent, gpus_[members.front()].facts);
     return made;
 }
 
-void Placer::place_below_bridge(const Members& members) {
+void UnseenGpuPlacer::place_below_bridge(const Members& members) {
     const int node = builder_.device(gpus_[members.front()].id).numa_node;
     const DeviceId bridge =
         builder_.add({DeviceKind::host_bridge, builder_.next_index(DeviceKind::host_bridge), "",
@@ -109,7 +109,7 @@ void Placer::place_below_bridge(const Members& members) {
 
 void place_unseen_gpus(PartsBuilder& builder, const driver::Nvml& nvml, const std::vector<KnownGpu>& gpus) {
     if (gpus.empty()) return;
-    Placer(builder, nvml, gpus).place();
+    UnseenGpuPlacer(builder, nvml, gpus).place();
     std::string names;
     for (const KnownGpu& gpu : gpus) names += (names.empty() ? "" : ", ") + builder.device(gpu.id).name;
     builder.note(names +

@@ -20,7 +20,6 @@ constexpr Bytes direct_gpu_chunk = Bytes{512} << 20;
 constexpr Bytes direct_file_chunk = Bytes{4} << 20;
 constexpr Bytes staged_file_chunk = Bytes{2} << 20;
 constexpr Bytes min_staged_chunk = Bytes{256} << 10;
-constexpr Bytes page = 4096;
 // Staging memory for each stop: enough chunks in flight to keep 16 readers and the GPU busy.
 constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
 // The same in the memory of a neighbour GPU, and chunks in flight on one of several lanes: enough to keep
@@ -38,12 +37,12 @@ bool touches_node(const Ends& ends) {
 
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
-    if (options.chunk != 0) return base::round_up(options.chunk, page);
+    if (options.chunk != 0) return base::round_up(options.chunk, base::page);
     if (!staged && (touches_file(ends) || touches_node(ends))) return direct_file_chunk;
     if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
     const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
     // Eight chunks or more let the hops of a small copy overlap too.
-    return std::clamp(base::round_up(ends.bytes / 8, page), min_staged_chunk, max);
+    return std::clamp(base::round_up(ends.bytes / 8, base::page), min_staged_chunk, max);
 }
 
 using backend::Access;
@@ -243,7 +242,7 @@ private:
         setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
         setup.depth = touches_file(ends_) || touches_node(ends_) ? 16 : 2;
         if (count > 1) {
-            setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, page)
+            setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, base::page)
                                               : route::lane_chunk(ends_.bytes, count);
             setup.depth = chunks_on_a_lane;
             setup.max_new = 1;
@@ -256,8 +255,8 @@ private:
             if (hop.to_memory == MemoryKind::device && &hop != &plan_->lanes[lane].back())
                 bound = std::min({bound, relay_ring, machine_.pool.relay_limit(hop.to.index())});
         // A power of two, since that is what the pool hands out.
-        const Bytes ring = std::bit_floor(std::max(bound, page));
-        setup.chunk = std::min(setup.chunk, count > 1 ? std::max(ring / 2, page) : ring);
+        const Bytes ring = std::bit_floor(std::max(bound, base::page));
+        setup.chunk = std::min(setup.chunk, count > 1 ? std::max(ring / 2, base::page) : ring);
         setup.staging = std::min(ring, base::round_up(ends_.bytes, setup.chunk));
         if (count > 1) setup.staging = std::min(setup.staging, chunks_on_a_lane * setup.chunk);
         return setup;

@@ -11,7 +11,7 @@ namespace sidestep::transfer {
 namespace {
 
 // What opens sooner is waited for: to hand a call over to another thread takes about as long.
-constexpr std::chrono::microseconds usual_opening{100};
+constexpr std::chrono::microseconds usual_opening_of_memory{100};
 
 }  // namespace
 
@@ -80,7 +80,7 @@ void SpreadSources::open(std::vector<std::size_t> memories) {
             }
             return {};
         },
-        usual_opening);
+        usual_opening_of_memory);
 }
 
 }  // namespace sidestep::transfer

@@ -18,7 +18,6 @@ namespace {
 
 using backend::Access;
 
-constexpr Bytes page = 4096;
 // What one thread reads at a time is fastest with 2 MiB (docs/lab-book.md, 4 x H200). Chunks of two and
 // four of them cost the thread that drives a half and a quarter, which counts where many processors read: 10
 // us for each copy that it starts.
@@ -230,7 +229,7 @@ Result<void> SpreadWork::plan_verification(route::FanOutRequest request,
 Result<void> SpreadWork::make_ring() {
     const std::size_t count = lanes();
     const std::size_t min = options_.verify ? 2 : 1;
-    const Bytes block = spread.look ? Spread::block : page;
+    const Bytes block = spread.look ? Spread::block : base::page;
     const Bytes best = best_chunk(usable_processors(), count);
     chunk = base::round_up(options_.chunk != 0 ? options_.chunk : best, block);
     if (!way.uses_slots() && !options_.verify) return {};

@@ -14,7 +14,7 @@
 namespace sidestep::wire {
 namespace {
 
-constexpr std::string_view digits = "0123456789";
+constexpr std::string_view decimal_digits = "0123456789";
 constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 constexpr std::size_t longest_host = 253;  // RFC 1035
 constexpr std::size_t longest_label = 63;
@@ -41,7 +41,7 @@ std::string_view take_until(std::string_view& rest, char end) {
 
 // A whole number without sign or leading zeros, at most `max`.
 bool parse_number(std::string_view text, unsigned max, unsigned& number) {
-    if (text.empty() || text.size() > 5 || !made_of(text, digits)) return false;
+    if (text.empty() || text.size() > 5 || !made_of(text, decimal_digits)) return false;
     if (text.size() > 1 && text.front() == '0') return false;
     std::from_chars(text.data(), text.data() + text.size(), number);
     return number <= max;
@@ -80,8 +80,8 @@ bool is_ipv6(std::string_view text) {
     if (percent != std::string_view::npos) {
         const std::string_view zone = text.substr(percent + 1);
         if (zone.empty() || zone.size() > 15 ||
-            !made_of(zone.substr(0, 1), fmt::format("{}{}", letters, digits)) ||
-            !made_of(zone, fmt::format("{}{}._-", letters, digits)))
+            !made_of(zone.substr(0, 1), fmt::format("{}{}", letters, decimal_digits)) ||
+            !made_of(zone, fmt::format("{}{}._-", letters, decimal_digits)))
             return false;
         text = text.substr(0, percent);
     }
@@ -101,11 +101,11 @@ bool is_host(std::string_view text) {
     do {
         label = take_until(text, '.');
         if (label.empty() || label.size() > longest_label || label.front() == '-' ||
-            !made_of(label, fmt::format("{}{}_-", letters, digits)))
+            !made_of(label, fmt::format("{}{}_-", letters, decimal_digits)))
             return false;
     } while (!text.empty());
     // A name that ends in a number is one of the odd forms of IPv4, or a port without a host.
-    return !made_of(label, digits) || is_ipv4(whole);
+    return !made_of(label, decimal_digits) || is_ipv4(whole);
 }
 
 Result<std::uint16_t> parse_port(std::string_view whole, std::string_view text) {

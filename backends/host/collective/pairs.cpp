@@ -14,12 +14,11 @@ using protocol::FaultKind;
 using protocol::FaultRecord;
 using protocol::Token;
 
-constexpr std::uint64_t granule_bytes = 16;
 // What a flow moves in one step, into memory that is mapped.
 constexpr std::uint64_t step_bytes = std::uint64_t{256} << 10;
 
 // One direction of one block of a pair.
-struct Flow {
+struct PairFlow {
     unsigned peer = 0;
     unsigned block = 0;
     bool sends = false;
@@ -56,28 +55,28 @@ public:
 
 private:
     Token token_for(unsigned peer) const;
-    bool may_copy_out(const Flow& flow) const;
+    bool may_copy_out(const PairFlow& flow) const;
     bool copy_own();
     void add_flows(unsigned peer, const Block& block, bool sends);
-    Step step(Flow& flow) {
+    Step step(PairFlow& flow) {
         if (flow.eager) return flow.sends ? send_eager(flow) : receive_eager(flow);
         if (!flow.sends) return receive_step(flow);
         if (!flow.opened) return open_send(flow);
         return flow.staged ? push_staged(flow) : push_direct(flow);
     }
-    bool hear(const Flow& flow, Line& line) const;
-    Step open_send(Flow& flow);
-    Step send_eager(Flow& flow);
-    Step receive_eager(Flow& flow);
-    void wipe(const Flow& flow, std::uint64_t number) const;
-    bool runs_the_same(const Flow& flow, std::uint64_t signature);
-    bool agrees(const Flow& flow, const Line& line);
-    Step push_direct(Flow& flow);
-    Step push_staged(Flow& flow);
-    Step receive_step(Flow& flow);
-    void post(Flow& flow);
+    bool hear(const PairFlow& flow, Line& line) const;
+    Step open_send(PairFlow& flow);
+    Step send_eager(PairFlow& flow);
+    Step receive_eager(PairFlow& flow);
+    void wipe(const PairFlow& flow, std::uint64_t number) const;
+    bool runs_the_same(const PairFlow& flow, std::uint64_t signature);
+    bool agrees(const PairFlow& flow, const Line& line);
+    Step push_direct(PairFlow& flow);
+    Step push_staged(PairFlow& flow);
+    Step receive_step(PairFlow& flow);
+    void post(PairFlow& flow);
     bool give_up_of_size(unsigned peer, std::uint64_t own, std::uint64_t other);
-    std::uint64_t pieces_of(const Flow& flow) const {
+    std::uint64_t pieces_of(const PairFlow& flow) const {
         const std::uint64_t stage = state_.layout.stage_bytes();
         return std::max<std::uint64_t>(1, (flow.bytes + stage - 1) / stage);
     }
@@ -86,7 +85,7 @@ private:
     const CollectiveTask& task_;
     Block to_[protocol::max_ranks];
     Block from_[protocol::max_ranks];
-    std::vector<Flow> flows_;
+    std::vector<PairFlow> flows_;
 };
 
 // Where rank `peer` finds the first byte of its block here.
@@ -120,7 +119,7 @@ void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
         protocol::pair_blocks(block.bytes, state_.ranks, task_.eager_max, task_.pair_blocks_max);
     for (unsigned number = 0; number < blocks; ++number) {
         const auto [begin, end] = protocol::share_of(block.bytes, number, blocks, granule_bytes);
-        Flow flow{peer, number, sends, block.bytes, begin, end - begin};
+        PairFlow flow{peer, number, sends, block.bytes, begin, end - begin};
         flow.eager = protocol::is_eager(block.bytes, state_.ranks, task_.eager_max);
         flow.send = part(task_.send, block.offset + begin, sends ? flow.bytes : 0);
         flow.recv = part(task_.recv, block.offset + begin, sends ? 0 : flow.bytes);
@@ -129,7 +128,7 @@ void PairTask::add_flows(unsigned peer, const Block& block, bool sends) {
 }
 
 // The receiver's first word: where to, and how much.
-void PairTask::post(Flow& flow) {
+void PairTask::post(PairFlow& flow) {
     const Token token = token_for(flow.peer);
     flow.staged = token.slot == Token::unreachable;
     const Line line{to_word(token), flow.total, task_.signature, 0};
@@ -146,8 +145,8 @@ void PairTask::post(Flow& flow) {
 // A block may be sent from the very bytes that it is received into: piece k goes out before piece k comes in.
 // What is pushed into mapped memory is not staged at the other end either, so that nothing of the kind is
 // asked for there. What is eager has gone out as a whole, or comes in last.
-bool PairTask::may_copy_out(const Flow& flow) const {
-    for (const Flow& other : flows_) {
+bool PairTask::may_copy_out(const PairFlow& flow) const {
+    for (const PairFlow& other : flows_) {
         if (!other.sends || other.peer != flow.peer || other.block != flow.block) continue;
         if (flow.eager && !other.eager) return false;
         return other.opened && (!other.staged || other.pieces > flow.pieces);
@@ -155,7 +154,7 @@ bool PairTask::may_copy_out(const Flow& flow) const {
     return true;
 }
 
-Step PairTask::receive_step(Flow& flow) {
+Step PairTask::receive_step(PairFlow& flow) {
     std::uint64_t& received = state_.counters.received[flow.block][flow.peer];
     const std::uint64_t arrived = load_word(state_.arena + state_.layout.arrived(flow.block, flow.peer));
     if (arrived < received + flow.pieces + 1) return Step::waits;
@@ -177,24 +176,24 @@ Step PairTask::receive_step(Flow& flow) {
     return Step::ended;
 }
 
-bool PairTask::runs_the_same(const Flow& flow, std::uint64_t signature) {
+bool PairTask::runs_the_same(const PairFlow& flow, std::uint64_t signature) {
     return signature == task_.signature || state_.give_up_of_mismatch(task_, flow.peer, signature);
 }
 
 // The sender does: whether the receiver runs the same and expects as many bytes.
-bool PairTask::agrees(const Flow& flow, const Line& line) {
+bool PairTask::agrees(const PairFlow& flow, const Line& line) {
     if (!runs_the_same(flow, line.signature)) return false;
     return line.second == flow.total || give_up_of_size(flow.peer, flow.total, line.second);
 }
 
 // Whether the receiver's line is there, and what it says.
-bool PairTask::hear(const Flow& flow, Line& line) const {
+bool PairTask::hear(const PairFlow& flow, Line& line) const {
     const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
     return load_line(state_.arena + state_.layout.post(number, flow.block, flow.peer),
                      protocol::packet_flag(number), line);
 }
 
-Step PairTask::open_send(Flow& flow) {
+Step PairTask::open_send(PairFlow& flow) {
     Line line;
     if (!hear(flow, line)) return Step::waits;
     if (!agrees(flow, line)) return Step::gave_up;
@@ -212,7 +211,7 @@ Step PairTask::open_send(Flow& flow) {
     return Step::moved;
 }
 
-Step PairTask::push_direct(Flow& flow) {
+Step PairTask::push_direct(PairFlow& flow) {
     const std::uint64_t bytes = std::min(step_bytes, flow.bytes - flow.moved);
     if (bytes != 0) std::memcpy(flow.target + flow.moved, flow.send + flow.moved, bytes);
     flow.moved += bytes;
@@ -222,7 +221,7 @@ Step PairTask::push_direct(Flow& flow) {
     return Step::ended;
 }
 
-Step PairTask::push_staged(Flow& flow) {
+Step PairTask::push_staged(PairFlow& flow) {
     std::uint64_t& sent = state_.counters.sent[flow.block][flow.peer];
     if (flow.pieces >= 2) {
         const std::uint64_t credit = load_word(state_.arena + state_.layout.credit(flow.block, flow.peer));
@@ -242,7 +241,7 @@ Step PairTask::push_staged(Flow& flow) {
 }
 
 // Ends when the receiver's line has come, so that the next message but one finds its slot read.
-Step PairTask::send_eager(Flow& flow) {
+Step PairTask::send_eager(PairFlow& flow) {
     std::uint64_t& sent = state_.counters.sent[flow.block][flow.peer];
     if (!flow.opened) {
         const PacketFormat format{protocol::packet_flag(sent + 1)};
@@ -261,7 +260,7 @@ Step PairTask::send_eager(Flow& flow) {
     return Step::ended;
 }
 
-Step PairTask::receive_eager(Flow& flow) {
+Step PairTask::receive_eager(PairFlow& flow) {
     if (!may_copy_out(flow)) return Step::waits;
     std::uint64_t& received = state_.counters.received[flow.block][flow.peer];
     const std::uint32_t flag = protocol::packet_flag(received + 1);
@@ -287,7 +286,7 @@ Step PairTask::receive_eager(Flow& flow) {
 }
 
 // The slot of message `number`: flags of packets wrap around.
-void PairTask::wipe(const Flow& flow, std::uint64_t number) const {
+void PairTask::wipe(const PairFlow& flow, std::uint64_t number) const {
     if (flow.block >= state_.layout.eager_blocks()) return;
     char* const slot = state_.arena + state_.layout.eager(number, flow.block, flow.peer);
     for (std::uint64_t at = 0; at < protocol::ArenaLayout::eager_slot; at += 8)
@@ -302,10 +301,10 @@ bool PairTask::run() {
         add_flows(peer, to_[peer], true);
     }
     // All of them before anything can go wrong: from these lines the others see that a task is another one.
-    for (Flow& flow : flows_) {
+    for (PairFlow& flow : flows_) {
         if (!flow.sends) post(flow);
     }
-    return move_in_turns(state_, task_, flows_, [this](Flow& flow) { return step(flow); });
+    return move_in_turns(state_, task_, flows_, [this](PairFlow& flow) { return step(flow); });
 }
 
 }  // namespace

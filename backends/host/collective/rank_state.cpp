@@ -12,8 +12,7 @@ using protocol::FaultRecord;
 
 constexpr unsigned looks_before_sleep = 64;
 constexpr std::chrono::microseconds nap{50};
-constexpr std::uint64_t piece = 1 << 20;
-constexpr std::uint64_t granule_bytes = 16;  // shares of thread blocks begin at
+constexpr std::uint64_t copied_at_once = 1 << 20;
 
 }  // namespace
 
@@ -65,9 +64,9 @@ FaultKind Wait::pause(const StopSign& stop) {
 bool copy_bytes(RankState& state, const CollectiveTask& task, char* to, const char* from,
                 std::uint64_t bytes) {
     if (to == from || bytes == 0) return true;
-    for (std::uint64_t at = 0; at < bytes; at += piece) {
+    for (std::uint64_t at = 0; at < bytes; at += copied_at_once) {
         if (state.stop.aborted()) return state.give_up(task, FaultKind::aborted, state.me);
-        std::memcpy(to + at, from + at, std::min(piece, bytes - at));
+        std::memcpy(to + at, from + at, std::min(copied_at_once, bytes - at));
     }
     return true;
 }

@@ -19,6 +19,8 @@
 
 namespace sidestep::backends::host {
 
+inline constexpr std::uint64_t granule_bytes = 16;  // shares of thread blocks begin at multiples of it
+
 // Why and when tasks stop. Any thread.
 class StopSign {
 public:

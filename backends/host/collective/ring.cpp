@@ -16,7 +16,7 @@ using protocol::Slice;
 enum class Way { up, down, around };
 
 // The messages of one thread block in one direction, in order.
-struct Flow {
+struct RingFlow {
     Way way = Way::up;
     unsigned block = 0;
     std::uint64_t first_received = 0;  // counters when the task began
@@ -43,23 +43,23 @@ public:
 
 private:
     void add(Way way, unsigned block);
-    Part share(const Flow& flow, unsigned slice) const {
+    Part share(const RingFlow& flow, unsigned slice) const {
         return share_of_slice(task_, slice, flow.block, task_.blocks);
     }
-    std::uint64_t pieces_of(const Flow& flow, unsigned slice) const {
+    std::uint64_t pieces_of(const RingFlow& flow, unsigned slice) const {
         return share(flow, slice).pieces(piece_elements_);
     }
-    std::uint64_t max_pieces(const Flow& flow) const;
-    bool concerns(const Flow& flow) const;
-    bool next_of_combined(Flow& flow) const;
-    bool next_of_moved(Flow& flow) const;
-    bool find(Flow& flow) const;
-    bool takes(const Flow& flow) const;
-    bool gives(const Flow& flow) const;
-    unsigned from_of(const Flow& flow) const;
-    unsigned to_of(const Flow& flow) const;
-    Step step(Flow& flow);
-    void carry(const Flow& flow, const char* in, char* out);
+    std::uint64_t max_pieces(const RingFlow& flow) const;
+    bool concerns(const RingFlow& flow) const;
+    bool next_of_combined(RingFlow& flow) const;
+    bool next_of_moved(RingFlow& flow) const;
+    bool find(RingFlow& flow) const;
+    bool takes(const RingFlow& flow) const;
+    bool gives(const RingFlow& flow) const;
+    unsigned from_of(const RingFlow& flow) const;
+    unsigned to_of(const RingFlow& flow) const;
+    Step step(RingFlow& flow);
+    void carry(const RingFlow& flow, const char* in, char* out);
     bool wants(const Slice& slice) const { return slice.targets >> state_.me & 1; }
     bool last() const { return state_.me + 1 == state_.ranks; }
 
@@ -69,39 +69,39 @@ private:
     const std::uint64_t piece_elements_;
     const Reduction reduction_;
     std::vector<char> scratch_;
-    std::vector<Flow> flows_;
+    std::vector<RingFlow> flows_;
 };
 
-std::uint64_t RingTask::max_pieces(const Flow& flow) const {
+std::uint64_t RingTask::max_pieces(const RingFlow& flow) const {
     std::uint64_t max = 0;
     for (unsigned slice = 0; slice < state_.ranks; ++slice) max = std::max(max, pieces_of(flow, slice));
     return max;
 }
 
-bool RingTask::takes(const Flow& flow) const {
+bool RingTask::takes(const RingFlow& flow) const {
     if (flow.way == Way::up) return state_.me > 0;
     return flow.way == Way::down || flow.distance > 0;
 }
 
-bool RingTask::gives(const Flow& flow) const {
+bool RingTask::gives(const RingFlow& flow) const {
     const Slice& slice = task_.slices[flow.slice];
     if (flow.way == Way::around) return protocol::ring_goes_on(slice, state_.me, state_.ranks);
     if (flow.way == Way::up && !last()) return true;
     return protocol::ring_descends(slice, state_.me);
 }
 
-unsigned RingTask::from_of(const Flow& flow) const {
+unsigned RingTask::from_of(const RingFlow& flow) const {
     if (flow.way == Way::down) return state_.me + 1;
     return (state_.me + state_.ranks - 1) % state_.ranks;
 }
 
-unsigned RingTask::to_of(const Flow& flow) const {
+unsigned RingTask::to_of(const RingFlow& flow) const {
     const bool downward = flow.way == Way::down || (flow.way == Way::up && last());
     return (downward ? state_.me + state_.ranks - 1 : state_.me + 1) % state_.ranks;
 }
 
 // Whether the message that the flow stands at comes by here.
-bool RingTask::concerns(const Flow& flow) const {
+bool RingTask::concerns(const RingFlow& flow) const {
     const Slice& slice = task_.slices[flow.slice];
     if (flow.piece >= pieces_of(flow, flow.slice)) return false;
     if (flow.way == Way::up) return true;
@@ -113,7 +113,7 @@ bool RingTask::concerns(const Flow& flow) const {
 }
 
 // The place behind this one, whatever is there; false: there is none.
-bool RingTask::next_of_combined(Flow& flow) const {
+bool RingTask::next_of_combined(RingFlow& flow) const {
     if (flow.piece + 1 < pieces_of(flow, flow.slice)) {
         ++flow.piece;
         return true;
@@ -122,7 +122,7 @@ bool RingTask::next_of_combined(Flow& flow) const {
     return ++flow.slice < state_.ranks;
 }
 
-bool RingTask::next_of_moved(Flow& flow) const {
+bool RingTask::next_of_moved(RingFlow& flow) const {
     if (++flow.slice < state_.ranks) return true;
     flow.slice = 0;
     if (++flow.distance < state_.ranks) return true;
@@ -131,7 +131,7 @@ bool RingTask::next_of_moved(Flow& flow) const {
 }
 
 // From where the flow stands to the next message that comes by here.
-bool RingTask::find(Flow& flow) const {
+bool RingTask::find(RingFlow& flow) const {
     while (flow.slice < state_.ranks) {
         if (concerns(flow)) return true;
         if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return false;
@@ -140,7 +140,7 @@ bool RingTask::find(Flow& flow) const {
 }
 
 // `in`: what came, null where it begins here; `out`: the neighbour's slot, null where it ends here.
-void RingTask::carry(const Flow& flow, const char* in, char* out) {
+void RingTask::carry(const RingFlow& flow, const char* in, char* out) {
     const Slice& slice = task_.slices[flow.slice];
     const Part part_here = share(flow, flow.slice).piece(flow.piece, piece_elements_);
     const std::uint64_t bytes = part_here.count * size_;
@@ -161,7 +161,7 @@ void RingTask::carry(const Flow& flow, const char* in, char* out) {
     if (recv != nullptr && recv != in) std::memcpy(recv, in, bytes);
 }
 
-Step RingTask::step(Flow& flow) {
+Step RingTask::step(RingFlow& flow) {
     if (!find(flow)) return Step::ended;
     const unsigned from = from_of(flow), to = to_of(flow);
     std::uint64_t& received = state_.counters.received[flow.block][from];
@@ -193,7 +193,7 @@ Step RingTask::step(Flow& flow) {
 }
 
 void RingTask::add(Way way, unsigned block) {
-    Flow flow;
+    RingFlow flow;
     flow.way = way;
     flow.block = block;
     flow.peer = from_of(flow);
@@ -210,7 +210,7 @@ bool RingTask::run() {
         add(task_.combine == Combine::none ? Way::around : Way::up, block);
         if (task_.combine != Combine::none && !last()) add(Way::down, block);
     }
-    return move_in_turns(state_, task_, flows_, [this](Flow& flow) { return step(flow); });
+    return move_in_turns(state_, task_, flows_, [this](RingFlow& flow) { return step(flow); });
 }
 
 }  // namespace

@@ -12,8 +12,6 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr std::size_t max_seen = 8;
-
 struct Found {
     int over_pcie = 0;     // pairs that are joined by PCIe alone
     int below_switch = 0;  // of these: below one switch

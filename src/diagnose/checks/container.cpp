@@ -6,10 +6,8 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr CheckGroup group = CheckGroup::container;
-
 constexpr Check shm_small = {"shm-small",
-                             group,
+                             CheckGroup::container,
                              "/dev/shm is small",
                              "`Bus error`, `unable to open shared memory object`, or NCCL's `Error while "
                              "creating shared memory segment`, as soon as "
@@ -29,7 +27,7 @@ constexpr Check shm_small = {"shm-small",
 
 constexpr Check namespaces = {
     "namespaces",
-    group,
+    CheckGroup::container,
     "Processes of one job cannot see each other or each other's GPUs",
     "cudaIpcOpenMemHandle fails, NCCL uses the network between GPUs of one machine, UCX has no cuda_ipc.",
     "The IPC and PID namespaces of this process against the first ones of the machine, and the GPUs in the "
@@ -46,7 +44,7 @@ constexpr Check namespaces = {
 
 constexpr Check pidfd_refused = {
     "pidfd-refused",
-    group,
+    CheckGroup::container,
     "Processes may not take file descriptors from each other",
     "PyTorch's symmetric memory fails with `pidfd_getfd: Operation not permitted`; other libraries that "
     "share GPU memory by file "
@@ -64,7 +62,7 @@ constexpr Check pidfd_refused = {
 
 constexpr Check vm_hides_switches = {
     "vm-hides-switches",
-    group,
+    CheckGroup::container,
     "The virtual machine hides the PCIe switches",
     "`nvidia-smi topo -m` shows PHB or SYS for everything that NVLink does not join; NCCL chooses far "
     "network cards and leaves "
@@ -89,7 +87,7 @@ constexpr Check vm_hides_switches = {
 
 constexpr Check nccl_topo_file = {
     "nccl-topo-file",
-    group,
+    CheckGroup::container,
     "NCCL's topology file does not fit",
     "NCCL warns and goes on without the file, stops with `too many XML nodes`, or chooses cards that are far "
     "away.",

@@ -74,7 +74,7 @@ struct VisibleGpus {
     int shown = 0;
 };
 
-VisibleGpus visible_gpus(const Evidence& evidence) {
+VisibleGpus counted_gpus(const Evidence& evidence) {
     VisibleGpus gpus;
     gpus.given = evidence.topology.gpu_count();
     gpus.there = std::max(gpus.given, gpus_in_tree(evidence.files));
@@ -122,7 +122,7 @@ Outcome look_shm(const Evidence& evidence) {
 }
 
 Outcome look_namespaces(const Evidence& evidence) {
-    const VisibleGpus gpus = visible_gpus(evidence);
+    const VisibleGpus gpus = counted_gpus(evidence);
     if (gpus.there < 2) return does_not_apply("fewer than two GPUs");
     const auto ipc = evidence.files.link_target("/proc/self/ns/ipc");
     const auto pid = evidence.files.link_target("/proc/self/ns/pid");

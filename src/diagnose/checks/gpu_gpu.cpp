@@ -7,11 +7,9 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr CheckGroup group = CheckGroup::gpu_gpu;
-
 constexpr Check acs_redirect = {
     "acs-redirect",
-    group,
+    CheckGroup::gpu_gpu,
     "PCIe access control sends peer traffic up to the host bridge",
     "Copies between two GPUs, or between a GPU and a network card or drive, below one PCIe switch hang, or "
     "run at half the speed as soon as both directions or several devices are busy.",
@@ -35,7 +33,7 @@ constexpr Check acs_redirect = {
 
 constexpr Check geforce = {
     "geforce-no-p2p",
-    group,
+    CheckGroup::gpu_gpu,
     "The driver gives these products no peer access",
     "cudaDeviceCanAccessPeer answers 0, `nvidia-smi topo -p2p r` shows GNS or CNS; some programs hang at "
     "start.",
@@ -55,7 +53,7 @@ constexpr Check geforce = {
 
 constexpr Check chipset = {
     "p2p-chipset",
-    group,
+    CheckGroup::gpu_gpu,
     "The chipset between two GPUs is not trusted with peer traffic",
     "cudaDeviceCanAccessPeer answers 0 for GPUs at different sockets or root complexes; `nvidia-smi topo "
     "-p2p r` shows CNS or TNS.",
@@ -74,9 +72,9 @@ constexpr Check chipset = {
     true,
 };
 
-constexpr Check refused = {
+constexpr Check peers_refused = {
     "p2p-refused",
-    group,
+    CheckGroup::gpu_gpu,
     "The driver refuses peer access for another reason",
     "cudaDeviceCanAccessPeer answers 0; `nvidia-smi topo -p2p r` shows DR, NS or U.",
     "nvmlDeviceGetP2PStatus of every pair, both ways: status 4 (disabled by a registry key of the driver), "
@@ -94,7 +92,7 @@ constexpr Check refused = {
 
 constexpr Check wrong_data = {
     "p2p-wrong-data",
-    group,
+    CheckGroup::gpu_gpu,
     "Peer access is allowed, and the bytes that arrive are wrong",
     "Results that are not numbers or differ from run to run, with more than one GPU only; no error "
     "anywhere.",
@@ -115,7 +113,7 @@ constexpr Check wrong_data = {
 
 constexpr Check slow_peers = {
     "p2p-slow",
-    group,
+    CheckGroup::gpu_gpu,
     "The direct path is slower than it should be, or than host memory",
     "Peer access is on, and copies between GPUs are slow.",
     "A trial: `sidestep doctor --probe` times every direct pair, each way, by each engine, and the way "
@@ -134,7 +132,7 @@ constexpr Check slow_peers = {
 
 constexpr Check fabric_manager = {
     "fabric-manager",
-    group,
+    CheckGroup::gpu_gpu,
     "The NVSwitches are not ready: Fabric Manager does not run",
     "CUDA fails with error 802 (system not yet initialized), or sees no peer access although NVSwitches "
     "join the GPUs.",
@@ -155,7 +153,7 @@ constexpr Check fabric_manager = {
 
 constexpr Check nvlinks_inactive = {
     "nvlinks-inactive",
-    group,
+    CheckGroup::gpu_gpu,
     "NVLinks that this product has are down",
     "`nvidia-smi topo -m` shows a smaller NV number than this product has, or PHB; collectives run at half "
     "speed or less.",
@@ -178,7 +176,7 @@ constexpr Check nvlinks_inactive = {
 
 constexpr Check imex_missing = {
     "imex-missing",
-    group,
+    CheckGroup::gpu_gpu,
     "No IMEX channel: NVLink to other machines cannot be used",
     "Importing a fabric handle of another machine fails, and NCCL falls back from multi-node NVLink to the "
     "network.",
@@ -199,7 +197,7 @@ constexpr Check imex_missing = {
 
 constexpr Check vmm_ipc = {
     "vmm-ipc",
-    group,
+    CheckGroup::gpu_gpu,
     "The allocator gives memory that other processes cannot open",
     "cudaIpcGetMemHandle fails with an invalid value, or libraries fall back silently: 0.3 instead of 200 "
     "GB/s between processes.",
@@ -218,7 +216,7 @@ constexpr Check vmm_ipc = {
 
 constexpr Check mig_on = {
     "mig-on",
-    group,
+    CheckGroup::gpu_gpu,
     "MIG is on: no peer access, no NVLink",
     "Instances of a GPU see no peer; cudaDeviceCanAccessPeer answers 0, NCCL refuses or goes through host "
     "memory.",
@@ -234,9 +232,9 @@ constexpr Check mig_on = {
     true,
 };
 
-constexpr Check confidential = {
+constexpr Check confidential_computing = {
     "confidential-computing",
-    group,
+    CheckGroup::gpu_gpu,
     "Confidential computing takes peer access away",
     "No peer access, slow copies from and to the host.",
     "nvmlSystemGetConfComputeState.",
@@ -254,8 +252,9 @@ constexpr Check confidential = {
 }  // namespace
 
 std::vector<Check> gpu_gpu_checks() {
-    return {acs_redirect,   geforce,          chipset,      refused, wrong_data, slow_peers,
-            fabric_manager, nvlinks_inactive, imex_missing, vmm_ipc, mig_on,     confidential};
+    return {acs_redirect, geforce,    chipset,        peers_refused,
+            wrong_data,   slow_peers, fabric_manager, nvlinks_inactive,
+            imex_missing, vmm_ipc,    mig_on,         confidential_computing};
 }
 
 }  // namespace sidestep::diagnose

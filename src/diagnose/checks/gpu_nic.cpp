@@ -6,11 +6,9 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr CheckGroup group = CheckGroup::gpu_nic;
-
 constexpr Check no_rdma_card = {
     "no-rdma-card",
-    group,
+    CheckGroup::gpu_nic,
     "There is no RDMA card, or its driver is not loaded",
     "NCCL logs `NET/Socket`, UCX uses tcp; transfers between machines stay at a few GB/s and keep processors "
     "busy.",
@@ -32,7 +30,7 @@ constexpr Check no_rdma_card = {
 
 constexpr Check nic_down = {
     "nic-down",
-    group,
+    CheckGroup::gpu_nic,
     "A port of an RDMA card is not up",
     "Programs use fewer cards than there are, fall back to sockets, or fail with `port not active`.",
     "`state` and `phys_state` of every port below /sys/class/infiniband: 4 is active; 2 and 3 with the link "
@@ -50,7 +48,7 @@ constexpr Check nic_down = {
 
 constexpr Check no_uverbs = {
     "no-uverbs",
-    group,
+    CheckGroup::gpu_nic,
     "Programs cannot open the RDMA cards",
     "`ibv_devinfo` lists nothing, NCCL logs `No device found`, UCX has no rc transport; everything goes "
     "through sockets.",
@@ -66,7 +64,7 @@ constexpr Check no_uverbs = {
 
 constexpr Check peermem_missing = {
     "peermem-missing",
-    group,
+    CheckGroup::gpu_nic,
     "nvidia-peermem is not loaded",
     "NCCL logs `GDR 0`; `ib_write_bw --use_cuda` fails with `Bad address` in ibv_reg_mr; GPU memory crosses "
     "the network in "
@@ -89,7 +87,7 @@ constexpr Check peermem_missing = {
 
 constexpr Check dma_buf_nic = {
     "dma-buf-nic",
-    group,
+    CheckGroup::gpu_nic,
     "The network card's driver registers no dma-buf memory",
     "ibv_reg_dmabuf_mr fails with `Operation not supported`; NCCL and UCX fall back to nvidia-peermem, or to "
     "host memory.",
@@ -108,7 +106,7 @@ constexpr Check dma_buf_nic = {
 
 constexpr Check relaxed_ordering = {
     "relaxed-ordering",
-    group,
+    CheckGroup::gpu_nic,
     "The network card may not write in relaxed order",
     "One direction is slow: 16 of 50 GB/s into GPU memory, or 150 of 200 Gb/s, most of all on AMD EPYC.",
     "Variables that switch it off (NCCL_IB_PCI_RELAXED_ORDERING, UCX_IB_PCI_RELAXED_ORDERING), and bit 4 of "
@@ -133,7 +131,7 @@ constexpr Check relaxed_ordering = {
 
 constexpr Check gid_index = {
     "gid-index",
-    group,
+    CheckGroup::gpu_nic,
     "RoCE would use the wrong address",
     "Connections time out or fail with error 12 between machines, although each card works by itself.",
     "The table of addresses (GIDs) of each active RoCE port with their types, and NCCL_IB_GID_INDEX and "
@@ -148,7 +146,7 @@ constexpr Check gid_index = {
 
 constexpr Check rail_layout = {
     "rail-layout",
-    group,
+    CheckGroup::gpu_nic,
     "Network cards of different rails may not reach each other",
     "NCCL hangs at the start, or error 12 follows, as soon as a ring goes from a card of one rail to a card "
     "of another.",
@@ -164,7 +162,7 @@ constexpr Check rail_layout = {
 
 constexpr Check roce_lossy = {
     "roce-lossy",
-    group,
+    CheckGroup::gpu_nic,
     "The Ethernet network loses RoCE packets",
     "RDMA runs at a part of its rate, with pauses; jobs die with error 12 (retries exceeded) under load.",
     "hw_counters/out_of_sequence, packet_seq_err, local_ack_timeout_err and rnr_nak_retry_err of each active "
@@ -184,7 +182,7 @@ constexpr Check roce_lossy = {
 
 constexpr Check gpu_nic_far = {
     "gpu-nic-far",
-    group,
+    CheckGroup::gpu_nic,
     "A GPU has no network card near it",
     "GPUDirect RDMA of that GPU is slower than a copy through host memory; NCCL logs PHB, NODE or SYS for it "
     "and leaves "

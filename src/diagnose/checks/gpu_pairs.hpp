@@ -1,6 +1,7 @@
 // GPUs and pairs of them, for the checks of several groups.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +10,11 @@
 #include "diagnose/evidence.hpp"
 
 namespace sidestep::diagnose {
+
+// What an outcome shows of pairs or links that are all alike.
+inline constexpr std::size_t max_seen = 8;
+
+inline constexpr int cuda_system_not_ready = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
 
 // The GPUs of the machine, by index.
 std::vector<DeviceId> gpus_of(const Topology& topology);

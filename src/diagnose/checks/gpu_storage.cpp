@@ -6,11 +6,9 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr CheckGroup group = CheckGroup::gpu_storage;
-
 constexpr Check no_nvme = {
     "no-nvme",
-    group,
+    CheckGroup::gpu_storage,
     "There is no NVMe drive",
     "Files are read at the rate of a network or virtual disk, and GPUDirect Storage has nothing to work "
     "with.",
@@ -27,7 +25,7 @@ constexpr Check no_nvme = {
 
 constexpr Check nvidia_fs = {
     "nvidia-fs",
-    group,
+    CheckGroup::gpu_storage,
     "cuFile has no kernel module to work with",
     "GPUDirect Storage runs at the speed of plain reads, without a word: cuFile's calls succeed and copy "
     "through host "
@@ -47,7 +45,7 @@ constexpr Check nvidia_fs = {
 
 constexpr Check p2pdma_mode = {
     "p2pdma-mode",
-    group,
+    CheckGroup::gpu_storage,
     "The kernel's peer-to-peer DMA for NVMe is off or half set up",
     "gdscheck prints `NVMe P2PDMA: Unsupported`; cuFile logs `Failed to get cuda p2p device address`, or "
     "error 5008.",
@@ -72,7 +70,7 @@ constexpr Check p2pdma_mode = {
 
 constexpr Check file_system = {
     "file-system",
-    group,
+    CheckGroup::gpu_storage,
     "Files lie where no direct way reaches them",
     "cuFileHandleRegister fails (5030 and others), O_DIRECT fails with `Invalid argument`, or reads are no "
     "faster than "
@@ -96,7 +94,7 @@ constexpr Check file_system = {
 
 constexpr Check no_udev = {
     "no-udev",
-    group,
+    CheckGroup::gpu_storage,
     "There is no udev database",
     "cuFileHandleRegister returns 5027, and cufile.log says `udev property not found: ID_FS_USAGE`, also in "
     "compatibility "
@@ -114,7 +112,7 @@ constexpr Check no_udev = {
 
 constexpr Check nvme_far = {
     "nvme-far",
-    group,
+    CheckGroup::gpu_storage,
     "A GPU has no NVMe drive on its side of the machine",
     "GPUDirect Storage is slower than a read through host memory for some GPUs.",
     "The class of each GPU and its nearest NVMe drive in the PCI tree; SYS, across sockets, is far. In a "

@@ -6,11 +6,9 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr CheckGroup group = CheckGroup::hardware;
-
 constexpr Check expectation = {
     "expectation",
-    group,
+    CheckGroup::hardware,
     "The machine is not what was expected",
     "A rented or repaired machine has fewer GPUs, slower cards or less memory than its neighbours.",
     "Where `--expect` names a built-in machine, a topology file or a record: the number of GPUs, network "
@@ -30,7 +28,7 @@ constexpr Check expectation = {
 
 constexpr Check gpu_lost = {
     "gpu-lost",
-    group,
+    CheckGroup::hardware,
     "The driver has lost a GPU",
     "A machine of eight GPUs shows seven; `nvidia-smi` prints `Unable to determine the device handle` or "
     "`GPU is "
@@ -49,7 +47,7 @@ constexpr Check gpu_lost = {
     true};
 
 constexpr Check xid = {"xid",
-                       group,
+                       CheckGroup::hardware,
                        "The driver logged errors of the hardware (Xid)",
                        "Programs die with `CUDA error: an illegal memory access`, `unspecified launch "
                        "failure` or `device-side assert`, "
@@ -68,7 +66,7 @@ constexpr Check xid = {"xid",
 
 constexpr Check odd_one_out = {
     "odd-one-out",
-    group,
+    CheckGroup::hardware,
     "One device is not like the others of its kind",
     "One rank of a job is slower than all others, and so is the whole job.",
     "GPUs, network cards and drives of one product, three or more: lanes of the PCIe link, memory, BAR1, "
@@ -88,7 +86,7 @@ constexpr Check odd_one_out = {
 
 constexpr Check pcie_errors = {
     "pcie-errors",
-    group,
+    CheckGroup::hardware,
     "A PCIe link makes errors",
     "Copies from and to a device are slower than on its neighbours, and differ from run to run.",
     "The replay counter of each GPU by NVML, and the error reports (AER) of each port between a device and "
@@ -112,7 +110,7 @@ constexpr Check pcie_errors = {
 
 constexpr Check nvlink_errors = {
     "nvlink-errors",
-    group,
+    CheckGroup::hardware,
     "NVLinks make errors",
     "Collectives are slow on one machine, or stop with Xid 74.",
     "CRC errors, replays and recoveries over all NVLinks of each GPU, as NVML counts them. 1,000 errors "
@@ -129,7 +127,7 @@ constexpr Check nvlink_errors = {
 
 constexpr Check gpu_memory_errors = {
     "gpu-memory-errors",
-    group,
+    CheckGroup::hardware,
     "The memory of a GPU makes errors",
     "Programs die with an ECC error, or Xid 48, 63, 64, 94 or 95.",
     "Errors that were not corrected since the driver was loaded, and rows that were replaced, wait to be, or "
@@ -146,7 +144,7 @@ constexpr Check gpu_memory_errors = {
 
 constexpr Check throttling = {
     "throttling",
-    group,
+    CheckGroup::hardware,
     "Heat or a power brake slows a GPU down",
     "A GPU computes at a fraction of its clock, some time after a job has started.",
     "Why the clocks are lowered at this moment, as NVML tells it: hardware slowdown, temperature, power "

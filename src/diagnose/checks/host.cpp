@@ -6,11 +6,9 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr CheckGroup group = CheckGroup::host;
-
 constexpr Check iommu_translating = {
     "iommu-translating",
-    group,
+    CheckGroup::host,
     "The IOMMU translates the DMA of GPUs",
     "Copies between devices hang, arrive wrong or are slow; NCCL stops at its first collective.",
     "/sys/kernel/iommu_groups/*/type, for the groups of the GPUs, RDMA cards and NVMe drives: DMA and "
@@ -31,7 +29,7 @@ constexpr Check iommu_translating = {
 
 constexpr Check bar1_small = {
     "bar1-small",
-    group,
+    CheckGroup::host,
     "The PCIe window into GPU memory (BAR1) is smaller than the memory",
     "Registering GPU memory for RDMA fails with ENOMEM, gdrcopy cannot map, cuFile falls back to copies "
     "through the host.",
@@ -50,7 +48,7 @@ constexpr Check bar1_small = {
 
 constexpr Check memlock = {
     "memlock",
-    group,
+    CheckGroup::host,
     "This process may lock too little memory for RDMA",
     "ibv_reg_mr and ibv_create_cq fail with ENOMEM.",
     "Max locked memory in /proc/self/limits, and CAP_IPC_LOCK in /proc/self/status, which lifts the limit. "
@@ -67,7 +65,7 @@ constexpr Check memlock = {
 
 constexpr Check numa_binding = {
     "numa-binding",
-    group,
+    CheckGroup::host,
     "This process is bound away from its GPUs",
     "Copies from and to the host run at a third to a half of the usual rate; small copies take longer.",
     "Cpus_allowed_list and Mems_allowed_list in /proc/self/status against the CPUs of each GPU's NUMA node, "
@@ -84,7 +82,7 @@ constexpr Check numa_binding = {
 
 constexpr Check pcie_trained_down = {
     "pcie-trained-down",
-    group,
+    CheckGroup::host,
     "A PCIe link runs below what both of its ends can do",
     "Copies from and to the host, or to a network card or drive, run at a half or a quarter of the usual "
     "rate.",
@@ -104,7 +102,7 @@ constexpr Check pcie_trained_down = {
 
 constexpr Check environment_switch = {
     "environment-switch",
-    group,
+    CheckGroup::host,
     "A variable switches a fast path off",
     "Slow everywhere, on a machine that has nothing wrong; or slow in one shell and fast in another.",
     "The variables this process was started with (/proc/self/environ), and /etc/nccl.conf: those of NCCL, "
@@ -125,7 +123,7 @@ constexpr Check environment_switch = {
 
 constexpr Check ipc_limits = {
     "ipc-limits",
-    group,
+    CheckGroup::host,
     "Limits and rules take shared memory, files or stacks away from running programs",
     "Programs lose their shared memory when somebody logs out, fail with `Too many open files`, or crash "
     "while they set up communication.",

@@ -16,8 +16,6 @@ namespace {
 
 using driver::FabricState;
 
-constexpr int cuda_system_not_ready = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
-
 const char* words(FabricState state) {
     switch (state) {
         case FabricState::not_supported:

@@ -18,8 +18,8 @@ namespace {
 using driver::MachineFiles;
 
 // GPUDirect Storage troubleshooting guide, section 14.2.
-constexpr std::array<std::string_view, 9> listed_gpus = {"A100", "A40",  "L4",   "L40S", "H100",
-                                                         "H200", "B100", "B200", "B300"};
+constexpr std::array<std::string_view, 9> supported_gpus = {"A100", "A40",  "L4",   "L40S", "H100",
+                                                            "H200", "B100", "B200", "B300"};
 
 Condition kernel_condition(const Evidence& evidence) {
     Condition condition{
@@ -87,7 +87,8 @@ bool is_listed(const std::string& model) {
             word += c;
             continue;
         }
-        if (std::find(listed_gpus.begin(), listed_gpus.end(), std::string_view(word)) != listed_gpus.end())
+        if (std::find(supported_gpus.begin(), supported_gpus.end(), std::string_view(word)) !=
+            supported_gpus.end())
             return true;
         word.clear();
     }

@@ -18,7 +18,6 @@ namespace {
 
 constexpr long redhat = 0x1b36;  // ports that QEMU makes up
 constexpr long max_lanes = 32;   // Linux writes 63 or 255 where a device sleeps or does not tell
-constexpr std::size_t max_seen = 8;
 
 // Zero: not told.
 struct Speed {

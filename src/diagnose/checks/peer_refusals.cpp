@@ -15,8 +15,7 @@ namespace {
 
 using driver::P2pStatus;
 
-constexpr std::size_t max_seen = 4;
-constexpr int cuda_system_not_ready = 802;  // CUDA_ERROR_SYSTEM_NOT_READY
+constexpr std::size_t max_answers_seen = 4;
 
 bool is_geforce(const Evidence& evidence, DeviceId gpu) {
     return evidence.topology.device(gpu).model.find("GeForce") != std::string::npos;
@@ -27,7 +26,7 @@ bool is_mig(const Evidence& evidence, DeviceId gpu) {
     return facts && facts->mig.value_or(false);
 }
 
-bool confidential(const Evidence& evidence) {
+bool is_confidential(const Evidence& evidence) {
     if (!evidence.nvml) return false;
     const auto on = evidence.nvml->confidential_computing();
     return on.ok() && *on;
@@ -43,7 +42,7 @@ std::string describe(const Evidence& evidence, const std::vector<RefusedPair>& r
             pair_name(evidence.topology, std::min(pair.from, pair.to), std::max(pair.from, pair.to));
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
         lost = std::max(lost, lost_by_bounce(evidence.topology, pair.from, pair.to));
-        if (outcome.seen.size() >= max_seen) continue;
+        if (outcome.seen.size() >= max_answers_seen) continue;
         const auto [source, value] = words_of(evidence.topology, pair);
         outcome.saw(source, value);
     }
@@ -88,7 +87,7 @@ bool fabric_is_down(const Evidence& evidence, DeviceId gpu) {
 // The check that explains why a pair is refused; empty where none does.
 std::string explained_by(const Evidence& evidence, const RefusedPair& pair) {
     if (is_mig(evidence, pair.from) || is_mig(evidence, pair.to)) return "mig-on";
-    if (confidential(evidence)) return "confidential-computing";
+    if (is_confidential(evidence)) return "confidential-computing";
     if (evidence.cuda.init_code == cuda_system_not_ready) return "fabric-manager";
     if (fabric_is_down(evidence, pair.from) || fabric_is_down(evidence, pair.to)) return "fabric-manager";
     return {};

@@ -17,7 +17,6 @@ constexpr Bytes min_bytes = Bytes{32} << 20;
 // Rates differ by a tenth from run to run and engine to engine (docs/lab-book.md).
 constexpr double slow_part = 0.8;
 constexpr double noise_part = 0.95;
-constexpr std::size_t max_seen = 8;
 
 std::string name_of(const PairProbe& probe) {
     return fmt::format("gpu:{} -> gpu:{} ({})", probe.from, probe.to, probe.engine);

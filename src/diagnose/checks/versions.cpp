@@ -6,11 +6,9 @@ namespace sidestep::diagnose {
 
 namespace {
 
-constexpr CheckGroup group = CheckGroup::versions;
-
 constexpr Check driver_mismatch = {
     "driver-mismatch",
-    group,
+    CheckGroup::versions,
     "The NVIDIA driver's kernel module and libraries do not fit",
     "`Failed to initialize NVML: Driver/library version mismatch`, CUDA error 803, or no GPU at all.",
     "The kernel module's version in /proc/driver/nvidia/version against that of NVML, whether NVML starts, "
@@ -28,7 +26,7 @@ constexpr Check driver_mismatch = {
 
 constexpr Check fabric_manager_version = {
     "fabric-manager-version",
-    group,
+    CheckGroup::versions,
     "The fabric manager is not of the driver's version",
     "CUDA error 802 (system not yet initialized); the log of nvidia-fabricmanager speaks of a version "
     "mismatch.",
@@ -46,7 +44,7 @@ constexpr Check fabric_manager_version = {
 
 constexpr Check cuda_driver_old = {
     "cuda-driver-old",
-    group,
+    CheckGroup::versions,
     "The driver is too old for what Sidestep uses",
     "`libcuda.so.1 has no function ...`, or CUDA error 35 (driver older than the runtime).",
     "cuDriverGetVersion: the newest CUDA that the driver speaks.",
@@ -59,7 +57,7 @@ constexpr Check cuda_driver_old = {
 
 constexpr Check closed_driver = {
     "closed-driver",
-    group,
+    CheckGroup::versions,
     "The closed kernel modules are loaded",
     "Attribute DMA_BUF_SUPPORTED is 0, nvidia-fs does not build or load, `NVMe P2PDMA: Unsupported`.",
     "The words `Open Kernel Module` in /proc/driver/nvidia/version. GPUs before Turing work with the closed "
@@ -76,7 +74,7 @@ constexpr Check closed_driver = {
 
 constexpr Check kernel_old = {
     "kernel-old",
-    group,
+    CheckGroup::versions,
     "The kernel is too old for direct ways to GPU memory",
     "ibv_reg_dmabuf_mr fails with `Operation not supported`; gdscheck prints `NVMe P2PDMA: Unsupported`.",
     "/proc/sys/kernel/osrelease against 5.12 (dma-buf in RDMA drivers; only where there are cards and none "
@@ -94,7 +92,7 @@ constexpr Check kernel_old = {
 
 constexpr Check dma_buf_gpu = {
     "dma-buf-gpu",
-    group,
+    CheckGroup::versions,
     "The GPU does not hand its memory out as dma-buf",
     "cuMemGetHandleForAddressRange fails; NCCL and UCX need nvidia-peermem for GPUDirect RDMA.",
     "The CUDA attribute DMA_BUF_SUPPORTED of every GPU. It speaks for the GPU alone: the network card's side "
@@ -108,7 +106,7 @@ constexpr Check dma_buf_gpu = {
 
 constexpr Check libibverbs_old = {
     "libibverbs-old",
-    group,
+    CheckGroup::versions,
     "libibverbs is too old for dma-buf",
     "`undefined symbol: ibv_reg_dmabuf_mr`, or programs that silently do without.",
     "Whether the library has the function ibv_reg_dmabuf_mr, which came with rdma-core 34.",

@@ -14,12 +14,12 @@ namespace sidestep::topology::draw {
 
 namespace {
 
-constexpr double padding = 14;
+constexpr double cluster_padding = 14;
 constexpr double above_panel = 44;
 constexpr double machine_height = 56;
-constexpr double switch_height = 26;
+constexpr double cluster_switch_height = 26;
 constexpr double between_rows = 74;
-constexpr double caption_height = 24;
+constexpr double cluster_caption_height = 24;
 constexpr double more_width = 96;          // "and 122 more"
 constexpr std::size_t max_machines = 18;   // the trays of a rack
 constexpr std::size_t some_machines = 10;  // shown of more than that
@@ -38,22 +38,23 @@ public:
         panel.title = cluster_text(outline_);
         panel_ = static_cast<int>(scene_.add(std::move(panel)));
         choose();
-        double y = above.bottom() + above_panel + padding;
-        const double inner = above.w - 2 * padding;
-        add_machines({above.x + padding, y, inner, machine_height});
+        double y = above.bottom() + above_panel + cluster_padding;
+        const double inner = above.w - 2 * cluster_padding;
+        add_machines({above.x + cluster_padding, y, inner, machine_height});
         join_nvswitches(above.bottom());
         y += machine_height;
         const auto add_row = [&](const std::vector<DeviceId>& ids, std::size_t all, const char* one) {
             if (ids.empty()) return;
-            add_switches(ids, all, one, {above.x + padding, y + between_rows, inner, switch_height});
-            y += between_rows + switch_height;
+            add_switches(ids, all, one,
+                         {above.x + cluster_padding, y + between_rows, inner, cluster_switch_height});
+            y += between_rows + cluster_switch_height;
         };
         add_row(leaves_, network_.leaves.size(), "leaf");
         add_row(spines_, network_.spines.size(), "spine");
         join_network();
         Rect& at = scene_.boxes[static_cast<std::size_t>(panel_)].at;
-        at.h = y + caption_height + padding - at.y;
-        write_caption(y + caption_height);
+        at.h = y + cluster_caption_height + cluster_padding - at.y;
+        write_caption(y + cluster_caption_height);
         return {above.x, above.bottom(), above.w, at.bottom() - above.bottom()};
     }
 
@@ -93,7 +94,7 @@ private:
         for (const std::string& more : {shared_nvlink_words(outline_), network_words(outline_)})
             if (!more.empty()) words += " · " + more;
         panel.texts.push_back({{panel.at.middle_x(), y},
-                               fit(words, panel.at.w - 2 * padding, 12),
+                               fit(words, panel.at.w - 2 * cluster_padding, 12),
                                12,
                                Tone::faint,
                                Anchor::middle,

@@ -16,9 +16,9 @@
 
 namespace sidestep {
 
+namespace topology::draw {
 namespace {
 
-using namespace topology::draw;
 using topology::Outline;
 
 const char* colour_of(Ink ink) {
@@ -158,9 +158,10 @@ private:
 };
 
 }  // namespace
+}  // namespace topology::draw
 
 std::string draw_dot(const Topology& topology, const DrawOptions& options) {
-    return DotWriter(topology, options).run();
+    return topology::draw::DotWriter(topology, options).run();
 }
 
 }  // namespace sidestep

@@ -17,9 +17,9 @@ namespace {
 
 constexpr double band_gap = 104;  // the curves between GPUs and NVSwitches
 constexpr double band_padding = 14;
-constexpr double switch_height = 44;
+constexpr double band_switch_height = 44;
 constexpr double trunk_room = 54;  // below NVSwitches that are joined to each other
-constexpr double caption_height = 24;
+constexpr double band_caption_height = 24;
 
 // The row of NVSwitches, with the links of GPUs from above and links among them below.
 class Band {
@@ -30,7 +30,8 @@ public:
     Rect run(const Rect& above) {
         const double top = above.bottom() + band_gap;
         const bool trunks = has_trunks();
-        const double height = 2 * band_padding + switch_height + caption_height + (trunks ? trunk_room : 0);
+        const double height =
+            2 * band_padding + band_switch_height + band_caption_height + (trunks ? trunk_room : 0);
         Box panel;
         panel.at = {above.x, top, above.w, height};
         panel.title = caption();
@@ -42,7 +43,7 @@ public:
                                Anchor::middle,
                                false});
         panel_ = static_cast<int>(scene_.add(std::move(panel)));
-        add_switches({above.x + band_padding, top + band_padding, inner, switch_height});
+        add_switches({above.x + band_padding, top + band_padding, inner, band_switch_height});
         join_gpus();
         if (trunks) join_switches();
         return {above.x, above.bottom(), above.w, top + height - above.bottom()};
@@ -252,7 +253,7 @@ Rect lay_out_fabric(const Outline& outline, const Picked& picked, const Rect& tr
                                Tone::faint,
                                Anchor::middle,
                                false});
-        above.h += caption_height;
+        above.h += band_caption_height;
         taken.h = above.bottom() - trees.bottom();
     }
     if (!picked.nvswitches.empty()) {

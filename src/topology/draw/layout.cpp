@@ -15,7 +15,7 @@ namespace sidestep::topology::draw {
 
 namespace {
 
-constexpr double margin = 28;
+constexpr double page_margin = 28;
 constexpr double head_height = 72;
 constexpr double between = 22;
 constexpr double narrowest = 880;
@@ -61,11 +61,19 @@ std::string summary(const Outline& outline, const Picked& picked) {
 void write_head(const Outline& outline, const Picked& picked, Scene& scene) {
     scene.title = outline.topology().name().empty() ? "machine" : outline.topology().name();
     scene.description = summary(outline, picked);
-    const double width = scene.width - 2 * margin;
-    scene.texts.push_back(
-        {{margin, margin + 20}, fit(scene.title, width, 22, true), 22, Tone::strong, Anchor::start, true});
-    scene.texts.push_back(
-        {{margin, margin + 42}, fit(scene.description, width, 13), 13, Tone::faint, Anchor::start, false});
+    const double width = scene.width - 2 * page_margin;
+    scene.texts.push_back({{page_margin, page_margin + 20},
+                           fit(scene.title, width, 22, true),
+                           22,
+                           Tone::strong,
+                           Anchor::start,
+                           true});
+    scene.texts.push_back({{page_margin, page_margin + 42},
+                           fit(scene.description, width, 13),
+                           13,
+                           Tone::faint,
+                           Anchor::start,
+                           false});
 }
 
 // Puts panels into rows from left to right. Panels of a row become equally high, and the last one of each row
@@ -125,7 +133,7 @@ private:
 
 // Matrix, ring and legend. Returns the lower edge.
 double add_tables(const Outline& outline, const Picked& picked, double y, double right, Scene& scene) {
-    Rows rows(margin, right, y, scene);
+    Rows rows(page_margin, right, y, scene);
     const auto add = [&](const auto& table) {
         const std::size_t boxes = scene.boxes.size();
         const std::size_t edges = scene.edges.size();
@@ -144,26 +152,26 @@ Scene lay_out(const Topology& topology, const DrawOptions& options) {
     const Picked picked = pick(outline, options.node);
     Scene scene;
     BoxOf box_of;
-    const double top = margin + head_height + room_above_sockets(outline, picked);
-    Rect taken = lay_out_trees(outline, picked, {margin, top}, scene, box_of);
-    const double wanted = std::max(narrowest, taken.w + 2 * margin);
+    const double top = page_margin + head_height + room_above_sockets(outline, picked);
+    Rect taken = lay_out_trees(outline, picked, {page_margin, top}, scene, box_of);
+    const double wanted = std::max(narrowest, taken.w + 2 * page_margin);
     // A small machine stands in the middle; what lies below it takes the whole width.
-    move(scene, (wanted - 2 * margin - taken.w) / 2);
-    taken.x = margin;
-    taken.w = wanted - 2 * margin;
+    move(scene, (wanted - 2 * page_margin - taken.w) / 2);
+    taken.x = page_margin;
+    taken.w = wanted - 2 * page_margin;
     draw_socket_links(outline, picked, scene, box_of);
     const Rect fabric = lay_out_fabric(outline, picked, taken, scene, box_of);
     const Rect cluster =
         lay_out_cluster(outline, picked, {taken.x, taken.y, taken.w, fabric.bottom() - taken.y}, scene);
-    double bottom = add_tables(outline, picked, cluster.bottom() + between, wanted - margin, scene);
-    double right = wanted - margin;
+    double bottom = add_tables(outline, picked, cluster.bottom() + between, wanted - page_margin, scene);
+    double right = wanted - page_margin;
     for (const Box& box : scene.boxes) right = std::max(right, box.at.right());
-    scene.width = std::ceil(right + margin);
+    scene.width = std::ceil(right + page_margin);
     std::vector<std::string> notes = topology.notes();
     if (const std::string words = left_out_words(picked); !words.empty()) notes.push_back(words);
-    const Rect noted = add_notes(notes, {margin, bottom + between}, right - margin, scene);
+    const Rect noted = add_notes(notes, {page_margin, bottom + between}, right - page_margin, scene);
     if (noted.h > 0) bottom = noted.bottom();
-    scene.height = std::ceil(bottom + margin);
+    scene.height = std::ceil(bottom + page_margin);
     write_head(outline, picked, scene);
     return scene;
 }

@@ -13,9 +13,8 @@
 
 namespace sidestep {
 
+namespace topology::draw {
 namespace {
-
-using namespace topology::draw;
 
 // A tenth of a pixel is more than anybody sees.
 std::string number(double value) {
@@ -113,8 +112,10 @@ void write_edge(const Edge& edge, std::string& svg) {
 }
 
 }  // namespace
+}  // namespace topology::draw
 
 std::string draw_svg(const Topology& topology, const DrawOptions& options) {
+    using namespace topology::draw;
     const Scene scene = lay_out(topology, options);
     std::string svg = fmt::format(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"

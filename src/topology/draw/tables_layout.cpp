@@ -14,7 +14,7 @@ namespace sidestep::topology::draw {
 
 namespace {
 
-constexpr double padding = 16;
+constexpr double table_padding = 16;
 constexpr double heading_height = 26;
 constexpr double cell_width = 44;
 constexpr double cell_height = 24;
@@ -28,20 +28,20 @@ std::size_t add_panel(Point at, const char* heading, Scene& scene) {
     Box panel;
     panel.at = {at.x, at.y, 0, 0};
     panel.texts.push_back(
-        {{at.x + padding, at.y + padding + 11}, heading, 13, Tone::strong, Anchor::start, true});
+        {{at.x + table_padding, at.y + table_padding + 11}, heading, 13, Tone::strong, Anchor::start, true});
     return scene.add(std::move(panel));
 }
 
 // Column heads: "0", "1" for GPUs, the names of cards.
-struct Column {
+struct TableColumn {
     DeviceId id = 0;
     std::string head;
     double x = 0;
     double w = 0;
 };
 
-std::vector<Column> columns_of(const Outline& outline, const Picked& picked, double x) {
-    std::vector<Column> columns;
+std::vector<TableColumn> columns_of(const Outline& outline, const Picked& picked, double x) {
+    std::vector<TableColumn> columns;
     for (const DeviceId gpu : picked.gpus) {
         // Of a cluster the number in its machine, as the rows have it.
         const std::string_view name = local_name(outline.device(gpu));
@@ -71,23 +71,23 @@ std::vector<Column> columns_of(const Outline& outline, const Picked& picked, dou
 
 Rect add_matrix(const Outline& outline, const Picked& picked, Point at, Scene& scene) {
     if (picked.gpus.empty() || picked.gpus.size() > max_matrix_gpus) return {at.x, at.y, 0, 0};
-    const auto columns = columns_of(outline, picked, at.x + padding + row_head_width);
+    const auto columns = columns_of(outline, picked, at.x + table_padding + row_head_width);
     if (columns.size() < 2) return {at.x, at.y, 0, 0};
     const std::size_t panel = add_panel(at, "Path classes", scene);
-    double y = at.y + padding + heading_height + 14;
-    for (const Column& column : columns)
+    double y = at.y + table_padding + heading_height + 14;
+    for (const TableColumn& column : columns)
         scene.boxes[panel].texts.push_back(
             {{column.x + column.w / 2, y - 5}, column.head, 11, Tone::faint, Anchor::middle, false});
     const Topology& topology = outline.topology();
     for (const DeviceId gpu : picked.gpus) {
         const Device& from = outline.device(gpu);
-        scene.boxes[panel].texts.push_back({{at.x + padding, y + 16},
+        scene.boxes[panel].texts.push_back({{at.x + table_padding, y + 16},
                                             fit(local_name(from), row_head_width - 4, 11),
                                             11,
                                             Tone::faint,
                                             Anchor::start,
                                             false});
-        for (const Column& column : columns) {
+        for (const TableColumn& column : columns) {
             const Device& to = outline.device(column.id);
             const PairClass pair = topology.pair_class(gpu, column.id);
             Box cell;
@@ -110,8 +110,8 @@ Rect add_matrix(const Outline& outline, const Picked& picked, Point at, Scene& s
         y += cell_height + cell_gap;
     }
     Rect& room = scene.boxes[panel].at;
-    room.w = columns.back().x + columns.back().w + padding - at.x;
-    room.h = y - cell_gap + padding - at.y;
+    room.w = columns.back().x + columns.back().w + table_padding - at.x;
+    room.h = y - cell_gap + table_padding - at.y;
     return room;
 }
 
@@ -122,8 +122,8 @@ Rect add_ring(const Outline& outline, const Picked& picked, Point at, Scene& sce
     const double disc = 32;
     const double radius = std::max(96.0, static_cast<double>(count) * (disc + 10) / 6.28);
     const std::size_t panel = add_panel(at, "GPU mesh", scene);
-    const Point middle{at.x + padding + radius + disc / 2,
-                       at.y + padding + heading_height + radius + disc / 2};
+    const Point middle{at.x + table_padding + radius + disc / 2,
+                       at.y + table_padding + heading_height + radius + disc / 2};
     std::map<DeviceId, Point> place;
     // The first half from top to bottom at the left, the second at the right: partners face each other.
     const std::size_t half = (count + 1) / 2;
@@ -165,8 +165,8 @@ Rect add_ring(const Outline& outline, const Picked& picked, Point at, Scene& sce
         scene.edges.push_back(std::move(edge));
     }
     Rect& room = scene.boxes[panel].at;
-    room.w = 2 * (padding + radius) + disc;
-    room.h = 2 * padding + heading_height + 2 * radius + disc;
+    room.w = 2 * (table_padding + radius) + disc;
+    room.h = 2 * table_padding + heading_height + 2 * radius + disc;
     return room;
 }
 
@@ -212,7 +212,7 @@ namespace {
 class Legend {
 public:
     Legend(Point at, Scene& scene) : scene_(scene), at_(at), panel_(add_panel(at, "Legend", scene)) {
-        y_ = at.y + padding + heading_height;
+        y_ = at.y + table_padding + heading_height;
     }
 
     // A line with the samples of a colour.
@@ -220,7 +220,7 @@ public:
         if (used.cell) swatch(ink, false);
         if (used.link) {
             Edge sample;
-            sample.points = {{at_.x + padding + 30, y_ + 10}, {at_.x + padding + 52, y_ + 10}};
+            sample.points = {{at_.x + table_padding + 30, y_ + 10}, {at_.x + table_padding + 52, y_ + 10}};
             sample.width = 3.2;
             sample.ink = ink;
             scene_.edges.push_back(std::move(sample));
@@ -235,7 +235,7 @@ public:
 
     void scale(const std::vector<double>& rates) {
         y_ += 10;
-        double x = at_.x + padding;
+        double x = at_.x + table_padding;
         for (const double rate : rates) {
             Edge sample;
             sample.points = {{x + 6, y_ + 8}, {x + 50, y_ + 8}};
@@ -250,21 +250,21 @@ public:
                                                   false});
             x += 72;
         }
-        width_ = std::max(width_, x + padding - 10 - at_.x);
+        width_ = std::max(width_, x + table_padding - 10 - at_.x);
         y_ += rates.empty() ? 0 : 32;
     }
 
     Rect close() {
         Rect& room = scene_.boxes[panel_].at;
         room.w = width_;
-        room.h = y_ + padding - at_.y;
+        room.h = y_ + table_padding - at_.y;
         return room;
     }
 
 private:
     void swatch(Ink ink, bool marked) {
         Box box;
-        box.at = {at_.x + padding, y_ + 3, 22, 14};
+        box.at = {at_.x + table_padding, y_ + 3, 22, 14};
         box.role = Role::swatch;
         box.ink = ink;
         box.marked = marked;
@@ -273,12 +273,12 @@ private:
     }
 
     void line(const char* name, const std::string& words) {
-        const double x = at_.x + padding + samples_width;
+        const double x = at_.x + table_padding + samples_width;
         const double left = *name == 0 ? x : x + name_width;
         auto& texts = scene_.boxes[panel_].texts;
         if (*name != 0) texts.push_back({{x, y_ + 14}, name, 12, Tone::strong, Anchor::start, true});
         texts.push_back({{left, y_ + 14}, words, 11, Tone::faint, Anchor::start, false});
-        width_ = std::max(width_, left + text_width(words, 11) + padding - at_.x);
+        width_ = std::max(width_, left + text_width(words, 11) + table_padding - at_.x);
         y_ += line_height;
     }
 
@@ -316,11 +316,11 @@ Rect add_notes(const std::vector<std::string>& notes, Point at, double width, Sc
     constexpr std::size_t longest = 600;
     if (notes.empty()) return {at.x, at.y, 0, 0};
     const std::size_t panel = add_panel(at, "Notes", scene);
-    double y = at.y + padding + heading_height;
+    double y = at.y + table_padding + heading_height;
     const auto write = [&](const std::string& words) {
-        for (const std::string& part : wrap(words, width - 2 * padding, 12, 3)) {
+        for (const std::string& part : wrap(words, width - 2 * table_padding, 12, 3)) {
             scene.boxes[panel].texts.push_back(
-                {{at.x + padding, y + 12}, part, 12, Tone::normal, Anchor::start, false});
+                {{at.x + table_padding, y + 12}, part, 12, Tone::normal, Anchor::start, false});
             y += 18;
         }
         y += 4;
@@ -329,7 +329,7 @@ Rect add_notes(const std::vector<std::string>& notes, Point at, double width, Sc
     if (notes.size() > max_notes) write(fmt::format("and {} more", notes.size() - max_notes));
     Rect& room = scene.boxes[panel].at;
     room.w = width;
-    room.h = y + padding - 4 - at.y;
+    room.h = y + table_padding - 4 - at.y;
     return room;
 }
 

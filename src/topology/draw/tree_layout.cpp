@@ -37,7 +37,7 @@ bool is_card(DeviceKind kind) {
 }
 
 // What hangs below one bar: columns, each of them topped by cards and ending in a GPU or in further bars.
-struct Column {
+struct TreeColumn {
     std::vector<DeviceId> ends;  // one GPU, or one bar, or a few bars without GPUs on top of each other
     std::vector<DeviceId> cards;
     double width = 0;
@@ -115,14 +115,14 @@ private:
 
     bool leads_to_gpu(DeviceId id) const { return first_gpu(id) < std::numeric_limits<int>::max(); }
 
-    std::vector<Column> columns_of(const std::vector<DeviceId>& ids) {
+    std::vector<TreeColumn> columns_of(const std::vector<DeviceId>& ids) {
         std::vector<DeviceId> ends;
         std::vector<DeviceId> cards;
         for (const DeviceId id : ids)
             if (picked_.has(id)) (is_card(outline_.device(id).kind) ? cards : ends).push_back(id);
         std::stable_sort(ends.begin(), ends.end(),
                          [this](DeviceId a, DeviceId b) { return first_gpu(a) < first_gpu(b); });
-        std::vector<Column> columns;
+        std::vector<TreeColumn> columns;
         std::size_t with_gpus = 0;
         for (const DeviceId id : ends) {
             const bool gpus = leads_to_gpu(id);
@@ -137,7 +137,7 @@ private:
     }
 
     // Cards stand above the columns that lead to GPUs, so that a switch keeps its GPU and its card close.
-    void share_cards(std::vector<Column>& columns, const std::vector<DeviceId>& cards,
+    void share_cards(std::vector<TreeColumn>& columns, const std::vector<DeviceId>& cards,
                      std::size_t usable) const {
         if (columns.empty() && !cards.empty()) {
             columns.resize((cards.size() + max_stacked - 1) / max_stacked);
@@ -145,23 +145,23 @@ private:
         }
         for (std::size_t i = 0; i < cards.size(); ++i)
             columns[i * usable / cards.size()].cards.push_back(cards[i]);
-        for (Column& column : columns)
+        for (TreeColumn& column : columns)
             if (column.ends.size() > 1) column.width += margin_of(column);
-        for (Column& column : columns)
+        for (TreeColumn& column : columns)
             if (margin_of(column) > 0) column.width = std::max(column.width, margin_of(column) + card_width);
     }
 
     // How many cards stand side by side above a column, and how many rows of them there are.
-    std::size_t across(const Column& column) const {
+    std::size_t across(const TreeColumn& column) const {
         const auto fitting = static_cast<std::size_t>((column.width + gap) / (column_width_ + gap));
         return std::clamp<std::size_t>(fitting, 1, std::max<std::size_t>(column.cards.size(), 1));
     }
-    std::size_t rows_of(const Column& column) const {
+    std::size_t rows_of(const TreeColumn& column) const {
         return (column.cards.size() + across(column) - 1) / across(column);
     }
     // Room for the lines that run down at the left of what stands in a column; none where nothing stands in
     // the way.
-    double margin_of(const Column& column) const {
+    double margin_of(const TreeColumn& column) const {
         if (column.cards.empty() && column.ends.size() < 2) return 0;
         return lane_margin + lane * static_cast<double>(rows_of(column) + column.ends.size());
     }
@@ -177,9 +177,9 @@ private:
         return width;
     }
 
-    static double width_of_columns(const std::vector<Column>& columns) {
+    static double width_of_columns(const std::vector<TreeColumn>& columns) {
         double width = -gap;
-        for (const Column& column : columns) width += column.width + gap;
+        for (const TreeColumn& column : columns) width += column.width + gap;
         return std::max(width, 0.0);
     }
 
@@ -192,15 +192,15 @@ private:
                         place_columns(columns_of(outline_.below(id)), box, x, at.bottom() + row_gap, width));
     }
 
-    double place_columns(const std::vector<Column>& columns, std::optional<std::size_t> above, double x,
+    double place_columns(const std::vector<TreeColumn>& columns, std::optional<std::size_t> above, double x,
                          double y, double width) {
         double bottom = y - row_gap;
         double margin = 0;  // the same in all columns, so that the cards stand in line
-        for (const Column& column : columns) margin = std::max(margin, margin_of(column));
+        for (const TreeColumn& column : columns) margin = std::max(margin, margin_of(column));
         const double extra = columns.empty() ? 0
                                              : std::max(0.0, width - width_of_columns(columns)) /
                                                    static_cast<double>(columns.size());
-        for (const Column& column : columns) {
+        for (const TreeColumn& column : columns) {
             const double wide = column.width + extra;
             const double inset = column.width >= margin + card_width ? margin : margin_of(column);
             const double below = place_cards(column, above, {x, y, wide, 0}, inset);
@@ -211,7 +211,8 @@ private:
     }
 
     // The cards of a column, from the upper edge of `at` down. Returns where the next thing may begin.
-    double place_cards(const Column& column, std::optional<std::size_t> above, const Rect& at, double inset) {
+    double place_cards(const TreeColumn& column, std::optional<std::size_t> above, const Rect& at,
+                       double inset) {
         const std::size_t side_by_side = across(column);
         const std::size_t rows = rows_of(column);
         const double cell = (at.w + gap) / static_cast<double>(side_by_side) - gap;
@@ -228,7 +229,8 @@ private:
     }
 
     // What stands below the cards of a column. Returns the lowest edge.
-    double place_ends(const Column& column, std::optional<std::size_t> above, const Rect& at, double inset) {
+    double place_ends(const TreeColumn& column, std::optional<std::size_t> above, const Rect& at,
+                      double inset) {
         if (column.ends.empty()) return at.y - row_gap;
         double y = at.y;
         double bottom = y;

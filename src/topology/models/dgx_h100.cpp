@@ -26,14 +26,14 @@ namespace sidestep::topology::models {
 
 namespace {
 
-struct Slot {
+struct DgxSlot {
     int socket;
     const char* gpu_bus_id;
     const char* nic_bus_id;  // the guide names the interface ibp24s0 for bus 0x18, and so on
 };
 
 // One row a GPU.
-constexpr std::array<Slot, 8> slots = {{
+constexpr std::array<DgxSlot, 8> dgx_slots = {{
     {0, "0000:1b:00.0", "0000:18:00.0"},
     {0, "0000:43:00.0", "0000:40:00.0"},
     {0, "0000:52:00.0", "0000:4f:00.0"},
@@ -80,7 +80,7 @@ Machine hopper(const GpuKind& gpu) {
 }
 
 void add_slot(PartsBuilder& builder, const Machine& machine, std::size_t i, DeviceId cpu) {
-    const Slot& slot = slots[i];
+    const DgxSlot& slot = dgx_slots[i];
     const DeviceId bridge = add_host_bridge(builder, slot.socket);
     const DeviceId upper = add_pcie_switch(builder, "NVIDIA ConnectX-7 PCIe switch", slot.socket);
     const DeviceId lower = add_pcie_switch(builder, "NVIDIA ConnectX-7 PCIe switch", slot.socket);
@@ -97,8 +97,8 @@ Topology::Parts eight_gpus(const Machine& machine) {
     PartsBuilder builder;
     std::array<DeviceId, 2> cpus{};
     for (DeviceId& cpu : cpus) cpu = add_cpu(builder, machine.cpu, 1024 * gib);
-    for (std::size_t i = 0; i < slots.size(); ++i)
-        add_slot(builder, machine, i, cpus[static_cast<std::size_t>(slots[i].socket)]);
+    for (std::size_t i = 0; i < dgx_slots.size(); ++i)
+        add_slot(builder, machine, i, cpus[static_cast<std::size_t>(dgx_slots[i].socket)]);
     const std::array<const char*, 2> storage_bus_ids = {"0000:29:00.0", "0000:aa:00.0"};
     for (std::size_t socket = 0; socket < cpus.size(); ++socket) {
         const DeviceId nic = add_nic(builder, machine.storage, machine.storage_nics[socket],

@@ -20,14 +20,14 @@ namespace {
 
 constexpr double xgmi_gb_per_s = 64;
 
-struct Slot {
+struct OamSlot {
     int socket;
     const char* gpu_bus_id;
     const char* nic_bus_id;
     const char* nic;
 };
 
-constexpr std::array<Slot, 8> slots = {{
+constexpr std::array<OamSlot, 8> oam_slots = {{
     {0, "0000:0c:00.0", "0000:07:00.0", "mlx5_0"},
     {0, "0000:15:00.0", "0000:10:00.0", "mlx5_1"},
     {0, "0000:1e:00.0", "0000:19:00.0", "mlx5_2"},
@@ -38,7 +38,7 @@ constexpr std::array<Slot, 8> slots = {{
     {1, "0000:df:00.0", "0000:da:00.0", "mlx5_7"},
 }};
 
-DeviceId add_slot(PartsBuilder& builder, const Slot& slot, DeviceId cpu) {
+DeviceId add_slot(PartsBuilder& builder, const OamSlot& slot, DeviceId cpu) {
     const DeviceId bridge = add_host_bridge(builder, slot.socket);
     const DeviceId upper = add_pcie_switch(builder, "NVIDIA ConnectX-7 PCIe switch", slot.socket);
     const DeviceId lower = add_pcie_switch(builder, "NVIDIA ConnectX-7 PCIe switch", slot.socket);
@@ -61,9 +61,9 @@ Topology::Parts mi300x() {
     PartsBuilder builder;
     std::array<DeviceId, 2> cpus{};
     for (DeviceId& cpu : cpus) cpu = add_cpu(builder, "Intel Xeon (Sapphire Rapids)", 0);
-    std::array<DeviceId, slots.size()> gpus{};
-    for (std::size_t i = 0; i < slots.size(); ++i)
-        gpus[i] = add_slot(builder, slots[i], cpus[static_cast<std::size_t>(slots[i].socket)]);
+    std::array<DeviceId, oam_slots.size()> gpus{};
+    for (std::size_t i = 0; i < oam_slots.size(); ++i)
+        gpus[i] = add_slot(builder, oam_slots[i], cpus[static_cast<std::size_t>(oam_slots[i].socket)]);
     builder.join({cpus[0], cpus[1], LinkKind::socket, 4, 4 * upi2_gb_per_s, socket_latency_us});
     for (std::size_t i = 0; i < gpus.size(); ++i) {
         for (std::size_t j = i + 1; j < gpus.size(); ++j)

@@ -12,6 +12,7 @@
 
 namespace sidestep {
 
+namespace topology::models {
 namespace {
 
 struct Model {
@@ -20,8 +21,6 @@ struct Model {
     topology::models::Rails rails;
     std::string_view words;
 };
-
-using namespace topology::models;
 
 // Every built-in machine there is. Rates of the network: 100, 200 and 400 Gb/s of EDR, HDR and NDR.
 constexpr std::array models = {
@@ -68,8 +67,10 @@ Result<const Model*> find_model(std::string_view name) {
 }
 
 }  // namespace
+}  // namespace topology::models
 
 Result<Topology> Topology::model(std::string_view name) {
+    using namespace topology::models;
     const auto star = name.find('*');
     SIDESTEP_TRY(const Model* model, find_model(name.substr(0, star)));
     Parts parts = model->parts();
@@ -94,7 +95,7 @@ Result<Topology> Topology::model(std::string_view name) {
 
 std::vector<std::string> Topology::model_names() {
     std::vector<std::string> names;
-    for (const Model& model : models) names.emplace_back(model.name);
+    for (const topology::models::Model& model : topology::models::models) names.emplace_back(model.name);
     return names;
 }
 

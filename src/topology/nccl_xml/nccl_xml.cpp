@@ -6,15 +6,11 @@
 
 #include "base/try.hpp"
 #include "topology/nccl_xml/draft.hpp"
+#include "topology/text_file_reader.hpp"
 
 namespace sidestep {
 
 namespace {
-
-Error at_file(Error error, const std::string& where) {
-    if (!where.empty()) error.where = error.where.empty() ? where : where + ": " + error.where;
-    return error;
-}
 
 // "ndv4-topo" for "/etc/topo/ndv4-topo.xml".
 std::string name_of_file(const std::string& where) {
@@ -46,7 +42,7 @@ Result<Topology> read_nccl_xml(std::string_view text, const std::string& where, 
     }
     try {
         auto topology = read(text, where, std::move(lender));
-        if (!topology.ok()) return at_file(topology.error(), where);
+        if (!topology.ok()) return topology::at_file(topology.error(), where);
         return topology;
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "there is no memory to read the topology", where, ""};

@@ -150,10 +150,10 @@ double nvlink_gb_per_s(int sm) {
 
 // AMD's data sheets count both directions: 92 GB/s a link for MI50, MI60 and MI100, 100 for MI200, 128 for
 // MI300, 153.6 for MI350.
-double xgmi_gb_per_s(std::string_view gfx) {
-    if (gfx == "gfx90a") return 50;
-    if (gfx.substr(0, 5) == "gfx94") return 64;
-    if (gfx.substr(0, 5) == "gfx95") return 76.8;
+double xgmi_gb_per_s(std::string_view architecture) {
+    if (architecture == "gfx90a") return 50;
+    if (architecture.substr(0, 5) == "gfx94") return 64;
+    if (architecture.substr(0, 5) == "gfx95") return 76.8;
     return 46;
 }
 

@@ -35,7 +35,7 @@ double nvlink_gb_per_s(int sm);
 // "gfx90a" for what RCCL's files call "gfx90a", "90a" or "910".
 std::string gfx_name(std::string_view gcn);
 // One Infinity Fabric link of a GPU of that architecture ("gfx942"), one direction.
-double xgmi_gb_per_s(std::string_view gfx);
+double xgmi_gb_per_s(std::string_view architecture);
 
 // What a <cpu> says of its processor. `vendor` as the processor itself writes it ("GenuineIntel").
 struct Processor {
