@@ -13,10 +13,6 @@ namespace {
 
 using Ends = std::pair<Place, Place>;
 
-int number_of(const Place& place) {
-    return place.is_gpu() ? place.index() : raw::host;
-}
-
 // Each link of the walks with the direction it is crossed in, and how many of the legs do.
 using Crossings = std::map<std::pair<std::uint32_t, bool>, int>;
 
@@ -90,7 +86,7 @@ Result<Figure> together_figure(const Context& context, const std::vector<Ends>& 
         if (auto same = pair.verify(context, options, *figure); !same) return same.error();
     if (!no_raw_cuda(context).empty()) return figure;
     std::vector<raw::Leg> raw_legs;
-    for (const auto& [from, to] : legs) raw_legs.push_back({number_of(from), number_of(to)});
+    for (const auto& [from, to] : legs) raw_legs.push_back({raw::number_of(from), raw::number_of(to)});
     pairs.clear();  // their memory is needed once more
     auto raw = raw::copy_rates(raw_legs, bytes, options.samples);
     if (!raw) return raw.error();

@@ -102,7 +102,7 @@ private:
     std::optional<ScratchFile> file_;
 };
 
-struct Setting {
+struct CheckpointSetting {
     const Context& context;
     const Options& options;
     const Sample& sample;
@@ -134,7 +134,7 @@ bool lives_in_memory(const std::string& folder) {
 
 // Moving the same bytes between the file and real GPUs by plain threads and cuMemcpyAsync, each byte to or from one GPU; none where
 // GPUs are emulated.
-Result<std::vector<Yardstick>> staged_threads(const Setting& setting, const std::string& path,
+Result<std::vector<Yardstick>> staged_threads(const CheckpointSetting& setting, const std::string& path,
                                               const std::vector<Place>& places, bool write) {
     std::vector<Yardstick> none;
     if (!no_raw_cuda(setting.context).empty()) return none;
@@ -153,8 +153,8 @@ Result<std::vector<Yardstick>> staged_threads(const Setting& setting, const std:
 
 // Reading or writing the same bytes by plain threads, as many as are best.
 // Those that write make a file of their own.
-Result<std::vector<Yardstick>> plain_threads(const Setting& setting, const std::string& path, bool write,
-                                             bool direct) {
+Result<std::vector<Yardstick>> plain_threads(const CheckpointSetting& setting, const std::string& path,
+                                             bool write, bool direct) {
     raw::FileLoop loop{path, setting.sample.bytes() / 4096 * 4096, write, direct, 1, write};
     const auto threads = raw::best_file_threads(loop, setting.scratch);
     if (!threads && threads.error().code == ErrorCode::unsupported) return std::vector<Yardstick>{};
@@ -167,7 +167,7 @@ Result<std::vector<Yardstick>> plain_threads(const Setting& setting, const std::
 }
 
 // What a load or a save is compared with in the same run. Bytes on a disk are limited by it, whatever else they pass.
-Result<std::vector<Yardstick>> yardsticks_for(const Setting& setting, const std::string& path,
+Result<std::vector<Yardstick>> yardsticks_for(const CheckpointSetting& setting, const std::string& path,
                                               const std::vector<Place>& places, bool write, bool disk) {
     auto found = disk ? Result<std::vector<Yardstick>>(std::vector<Yardstick>{})
                       : staged_threads(setting, path, places, write);
@@ -178,7 +178,7 @@ Result<std::vector<Yardstick>> yardsticks_for(const Setting& setting, const std:
     return found;
 }
 
-Figure blank_figure(const Setting& setting, std::string what) {
+Figure blank_figure(const CheckpointSetting& setting, std::string what) {
     Figure figure;
     figure.what = std::move(what);
     if (!setting.where.empty()) figure.what += ", " + setting.where;
@@ -192,7 +192,7 @@ Figure blank_figure(const Setting& setting, std::string what) {
 // it. The loaders of PyTorch keep theirs.
 constexpr std::chrono::milliseconds until_cleared{200};
 
-Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& places, Layout layout,
+Result<Figure> load_figure(const CheckpointSetting& setting, const std::vector<Place>& places, Layout layout,
                            bool cold) {
     const char* how = layout == Layout::replicate ? "the whole on each" : "a share on each";
     Figure blank = blank_figure(
@@ -234,7 +234,7 @@ Result<Figure> load_figure(const Setting& setting, const std::vector<Place>& pla
 }
 
 // From the call until bytes have arrived, as a program sees them with Loading::bytes_done.
-Result<Figure> first_bytes_figure(const Setting& setting, const Place& place) {
+Result<Figure> first_bytes_figure(const CheckpointSetting& setting, const Place& place) {
     auto checkpoint = Checkpoint::open(setting.sample.path());
     if (!checkpoint) return checkpoint.error();
     LoadOptions options;
@@ -260,7 +260,7 @@ Result<Figure> first_bytes_figure(const Setting& setting, const Place& place) {
 
 // Tensors on one GPU to a new file beside the sample's. Not over the one before: to remove that would be on
 // the clock, and may take longer than to write it (docs/load.md).
-Result<Figure> save_figure(const Setting& setting, const Place& place, bool flushed) {
+Result<Figure> save_figure(const CheckpointSetting& setting, const Place& place, bool flushed) {
     auto checkpoint = Checkpoint::open(setting.sample.path());
     if (!checkpoint) return checkpoint.error();
     LoadOptions there;
@@ -307,7 +307,7 @@ Result<Figure> save_figure(const Setting& setting, const Place& place, bool flus
     return figure;
 }
 
-Result<void> add_figures(const Setting& setting, const std::vector<Place>& gpus, bool disk,
+Result<void> add_figures(const CheckpointSetting& setting, const std::vector<Place>& gpus, bool disk,
                          std::vector<Figure>& figures) {
     const std::vector<Place> one = {gpus[0]};
     const auto add = [&](Result<Figure> figure) -> Result<void> {
@@ -346,8 +346,8 @@ Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options
             const bool disk = !lives_in_memory(place);
             auto sample = Sample::make(context, place, bytes);
             if (!sample) return sample.error();
-            const Setting setting{context, options, *sample, static_cast<char*>(scratch->address()),
-                                  disk ? "" : "tmpfs"};
+            const CheckpointSetting setting{context, options, *sample, static_cast<char*>(scratch->address()),
+                                            disk ? "" : "tmpfs"};
             if (auto added = add_figures(setting, gpus, disk, figures); !added) return added.error();
         }
     }

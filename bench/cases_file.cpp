@@ -28,7 +28,7 @@ Result<ScratchFile> painted_file(const Context& context, const Options& options,
 }
 
 // What all figures of one size share.
-struct Setting {
+struct FileSetting {
     const Context& context;
     const Options& options;
     Bytes bytes;
@@ -37,7 +37,7 @@ struct Setting {
 };
 
 // Whether plain threads can do it too, and how many do it best; no yardstick where O_DIRECT is refused.
-Result<std::vector<Yardstick>> plain_threads(const Setting& setting, bool write, bool direct) {
+Result<std::vector<Yardstick>> plain_threads(const FileSetting& setting, bool write, bool direct) {
     raw::FileLoop loop{setting.file.path(), setting.bytes, write, direct, 1};
     const auto threads = raw::best_file_threads(loop, setting.scratch);
     if (!threads && threads.error().code == ErrorCode::unsupported) return std::vector<Yardstick>{};
@@ -48,18 +48,18 @@ Result<std::vector<Yardstick>> plain_threads(const Setting& setting, bool write,
          [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }}};
 }
 
-std::string words(bool direct) {
+std::string direct_words(bool direct) {
     return direct ? "O_DIRECT" : "page cache";
 }
 
-Result<Figure> read_figure(const Setting& setting, const Place& to, bool direct) {
+Result<Figure> read_figure(const FileSetting& setting, const Place& to, bool direct) {
     auto target = setting.context.allocate(to, setting.bytes);
     if (!target) return target.error();
     if (auto painted = paint(setting.context, target->buffer(), 2); !painted) return painted.error();
     auto yardstick = plain_threads(setting, false, direct);
     if (!yardstick) return yardstick.error();
     Figure blank;
-    blank.what = fmt::format("file -> {}, {}", to.to_string(), words(direct));
+    blank.what = fmt::format("file -> {}, {}", to.to_string(), direct_words(direct));
     blank.from = "file";
     blank.to = to.to_string();
     blank.bytes = setting.bytes;
@@ -83,7 +83,7 @@ Result<Figure> read_figure(const Setting& setting, const Place& to, bool direct)
 }
 
 // What a file holds, compared with what `seed` paints.
-Result<void> check_file(const Setting& setting, unsigned seed) {
+Result<void> check_file(const FileSetting& setting, unsigned seed) {
     auto read = setting.context.allocate(Place::host(), setting.bytes);
     if (!read) return read.error();
     if (auto done = setting.context.copy(Buffer::file(setting.file.path()), read->buffer()).wait(); !done)
@@ -92,7 +92,7 @@ Result<void> check_file(const Setting& setting, unsigned seed) {
 }
 
 // Into a range of the file, so that no file is made and replaced each time.
-Result<Figure> write_figure(const Setting& setting, const Place& from, bool direct) {
+Result<Figure> write_figure(const FileSetting& setting, const Place& from, bool direct) {
     constexpr unsigned seed = 3;  // the plain threads write what the file holds already
     auto source = setting.context.allocate(from, setting.bytes);
     if (!source) return source.error();
@@ -100,7 +100,7 @@ Result<Figure> write_figure(const Setting& setting, const Place& from, bool dire
     auto yardstick = plain_threads(setting, true, direct);
     if (!yardstick) return yardstick.error();
     Figure blank;
-    blank.what = fmt::format("{} -> file, {}", from.to_string(), words(direct));
+    blank.what = fmt::format("{} -> file, {}", from.to_string(), direct_words(direct));
     blank.from = from.to_string();
     blank.to = "file";
     blank.bytes = setting.bytes;
@@ -121,7 +121,7 @@ Result<Figure> write_figure(const Setting& setting, const Place& from, bool dire
     return figure;
 }
 
-Result<void> add_figures(const Setting& setting, const std::vector<Place>& ends,
+Result<void> add_figures(const FileSetting& setting, const std::vector<Place>& ends,
                          std::vector<Figure>& figures) {
     const Place file = Place::file(setting.file.path());
     for (const bool write : {false, true})
@@ -151,7 +151,7 @@ Result<std::vector<Figure>> run_files(const Context& context, const Options& opt
             if (auto done = paint(context, memory, 1); !done) return done.error();
         auto file = painted_file(context, options, painted->buffer());
         if (!file) return file.error();
-        const Setting setting{context, options, bytes, *file, static_cast<char*>(scratch->address())};
+        const FileSetting setting{context, options, bytes, *file, static_cast<char*>(scratch->address())};
         if (auto added = add_figures(setting, ends, figures); !added) return added.error();
     }
     return figures;

@@ -10,10 +10,6 @@
 namespace sidestep::bench {
 namespace {
 
-int number_of(const Place& place) {
-    return place.is_gpu() ? place.index() : raw::host;
-}
-
 // One pair of places: the library's whole copies, on one lane, beside the driver's back-to-back ones.
 Result<Figure> pair_figure(const Context& context, const Place& from, const Place& to, Bytes bytes,
                            const Options& options, Prefer prefer, const std::string& words) {
@@ -29,7 +25,7 @@ Result<Figure> pair_figure(const Context& context, const Place& from, const Plac
     figure->path = path;
     if (auto same = ends->verify(context, options, *figure); !same) return same.error();
     if (!no_raw_cuda(context).empty()) return figure;
-    auto raw = raw::copy_rates({{number_of(from), number_of(to)}}, bytes, options.samples);
+    auto raw = raw::copy_rates({{raw::number_of(from), raw::number_of(to)}}, bytes, options.samples);
     if (!raw) return raw.error();
     add_yardstick(*figure, "driver's copy engine, 16 in a row", std::move(*raw));
     return figure;

@@ -76,7 +76,7 @@ Result<std::vector<Figure>> run_large(const Context& context, const Options& opt
 }
 
 // Microseconds of one small copy, averaged over a batch; the batch is repeated for the spread.
-Result<std::vector<Figure>> run_small(const Context& context, const Options& options) {
+Result<std::vector<Figure>> run_host_small(const Context& context, const Options& options) {
     constexpr Bytes bytes = 4096;
     const int batch = options.smoke ? 10 : 20'000;
     std::vector<char> from(bytes, 1), to(bytes, 2), elsewhere(bytes, 3);
@@ -112,7 +112,7 @@ Result<std::vector<Figure>> run_small(const Context& context, const Options& opt
 
 std::vector<Case> host_cases() {
     return {{"host_large", "Host memory to host memory, large", nothing_missing, run_large},
-            {"host_small", "Host memory to host memory, 4 KiB, whole call", nothing_missing, run_small}};
+            {"host_small", "Host memory to host memory, 4 KiB, whole call", nothing_missing, run_host_small}};
 }
 
 }  // namespace sidestep::bench

@@ -11,10 +11,6 @@ std::size_t copies_of(const Options& options) {
     return options.smoke ? 100 : 10'000;
 }
 
-int number_of(const Place& place) {
-    return place.is_gpu() ? place.index() : raw::host;
-}
-
 // The rate of one batch, from the call until wait() returns, and the same in copies a second.
 Result<void> add_batch(const Context& context, const Place& from, const Place& to, Bytes bytes,
                        const Options& options, std::vector<Figure>& figures) {
@@ -38,7 +34,8 @@ Result<void> add_batch(const Context& context, const Place& from, const Place& t
     rate->path = path;
     if (auto same = ends->verify(context, options, *rate); !same) return same.error();
     if (no_raw_cuda(context).empty()) {
-        auto loop = raw::loop_rates({number_of(from), number_of(to)}, bytes, count, options.samples);
+        auto loop =
+            raw::loop_rates({raw::number_of(from), raw::number_of(to)}, bytes, count, options.samples);
         if (!loop) return loop.error();
         const bool peers = from.is_gpu() && to.is_gpu();
         add_yardstick(*rate, peers ? "a loop of cuMemcpyPeerAsync" : "a loop of cuMemcpyAsync",
@@ -61,7 +58,7 @@ Result<void> add_batch(const Context& context, const Place& from, const Place& t
 }
 
 // The first two GPUs both ways, or the pairs that were asked for; then the first GPU and the host.
-Result<std::vector<Figure>> run_small(const Context& context, const Options& options) {
+Result<std::vector<Figure>> run_gpu_small(const Context& context, const Options& options) {
     std::vector<std::pair<Place, Place>> ways = pairs_of(context, options);
     const bool asked = !options.gpus.empty() || options.from || options.to;
     if (!asked && ways.size() > 1) ways = {{Place::gpu(0), Place::gpu(1)}, {Place::gpu(1), Place::gpu(0)}};
@@ -85,7 +82,7 @@ Result<std::vector<Figure>> run_small(const Context& context, const Options& opt
 
 std::vector<Case> small_cases() {
     return {{"small_copies", "10,000 copies of 4 KiB with one call, between two GPUs and with the host",
-             no_gpu, run_small}};
+             no_gpu, run_gpu_small}};
 }
 
 }  // namespace sidestep::bench

@@ -195,4 +195,11 @@ Result<Ended> run_program(const std::string& program, const std::vector<std::str
     return child->wait(limit);
 }
 
+std::string last_line(const std::string& said) {
+    const std::size_t end = said.find_last_not_of(" \n\r\t");
+    if (end == std::string::npos) return "it said nothing";
+    const std::size_t begin = said.find_last_of('\n', end);
+    return said.substr(begin + 1, end - begin);  // npos + 1 is 0
+}
+
 }  // namespace sidestep::bench

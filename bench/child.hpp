@@ -52,4 +52,7 @@ private:
 Result<Ended> run_program(const std::string& program, const std::vector<std::string>& arguments,
                           std::chrono::milliseconds limit);
 
+// The last line of what a program said that is not empty, for a message.
+std::string last_line(const std::string& said);
+
 }  // namespace sidestep::bench

@@ -30,7 +30,7 @@ std::string row(const std::string& what, Bytes bytes, const std::string& rest) {
     return line + "\n";
 }
 
-std::string row_of(const Figure& figure) {
+std::string text_row_of(const Figure& figure) {
     const Samples& measured = figure.measured;
     std::string rest =
         fmt::format("{:>7} {:<4}  {:<20}", format_value(measured.median()), figure.unit,
@@ -173,7 +173,7 @@ private:
 
     Result<void> keep(const Figure& figure) {
         (figure.unit == "us" ? latency_ : bandwidth_).figures.push_back(figure);
-        return say_(row_of(figure));
+        return say_(text_row_of(figure));
     }
 
     std::string plain_name(std::size_t sockets, bool back) const {
@@ -331,7 +331,7 @@ private:
         if (piece >= tiny) add_yardstick(figure, "one copy", std::move(whole));
         if (auto good = pair->verify(context_, options_, figure); !good) return good;
         batches_.figures.push_back(figure);
-        return say_(row_of(figure));
+        return say_(text_row_of(figure));
     }
 
     // Next pieces are far from one another; it has no divisor in common with the count.

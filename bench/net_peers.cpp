@@ -20,19 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::seconds limit{30};
+constexpr std::chrono::seconds net_limit{30};
 constexpr Bytes message = 1_MiB;
-
-Error unreadable(const char* tool, const std::string& what) {
-    return Error{ErrorCode::invalid_argument, what, fmt::format("the output of {}", tool), {}};
-}
-
-std::string last_line(const std::string& text) {
-    const std::size_t end = text.find_last_not_of(" \n\r\t");
-    if (end == std::string::npos) return "it said nothing";
-    const std::size_t begin = text.find_last_of('\n', end);
-    return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin + 1) + 1);
-}
 
 // How a program and its server on the node are called.
 struct Tool {
@@ -57,7 +46,7 @@ public:
     std::optional<std::string> output_of(const Tool& tool, const std::vector<std::string>& arguments) {
         const std::string program = find_program(tool.name);
         if (program.empty()) return lacks(tool, "not on PATH here"), std::nullopt;
-        auto ended = run_program(program, arguments, limit);
+        auto ended = run_program(program, arguments, net_limit);
         if (!ended) return fails(tool, ended.error().message), std::nullopt;
         if (ended->code != 0)
             return fails(tool, last_line(ended->errors.empty() ? ended->output : ended->errors)),

@@ -60,15 +60,7 @@ if count > 1 and name != "instanttensor": timed(everywhere, f"file -> {count} GP
 )";
 
 constexpr std::array loaders = {"safetensors", "instanttensor", "fastsafetensors", "kvikio"};
-constexpr std::chrono::minutes limit{5};
-
-std::string last_line(const std::string& text) {
-    const std::size_t end = text.find_last_not_of('\n');
-    if (end == std::string::npos) return "nothing said";
-    const std::size_t begin = text.find_last_of('\n', end);
-    return text.substr(begin == std::string::npos ? 0 : begin + 1,
-                       end - (begin == std::string::npos ? -1 : begin));
-}
+constexpr std::chrono::minutes loader_limit{5};
 
 }  // namespace
 
@@ -119,7 +111,8 @@ std::vector<PeerFigure> run_loaders(const Options& options, Bytes bytes, std::ve
     const ScratchFile file(
         (*folder / fmt::format("sidestep-bench-loader-{}.safetensors", getpid())).string());
     for (const char* name : loaders) {
-        auto ended = run_program(python, {"-c", script, name, file.path(), std::to_string(bytes)}, limit);
+        auto ended =
+            run_program(python, {"-c", script, name, file.path(), std::to_string(bytes)}, loader_limit);
         if (!ended) {
             notes.push_back(fmt::format("{}: {}", name, ended.error().to_string()));
             continue;

@@ -18,10 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-Error unreadable(const std::string& tool, const std::string& what) {
-    return Error{ErrorCode::invalid_argument, what, fmt::format("the output of {}", tool), {}};
-}
-
 // A positive number, or nothing for "N/A" and the like.
 std::optional<double> number_of(const std::string& text) {
     double value = 0;
@@ -109,6 +105,10 @@ Result<void> read_matrix(const NvTest& test, const std::string& tool, const Json
 }
 
 }  // namespace
+
+Error unreadable(const std::string& tool, const std::string& what) {
+    return Error{ErrorCode::invalid_argument, what, fmt::format("the output of {}", tool), {}};
+}
 
 Result<std::vector<PeerFigure>> parse_nvbandwidth(const std::string& json) {
     // Warnings may stand before the object.

@@ -19,20 +19,12 @@
 namespace sidestep::bench {
 namespace {
 
-constexpr std::chrono::minutes limit{5};
+constexpr std::chrono::minutes peer_limit{5};
 
 bool measured(const Report& report, const std::string& key) {
     return std::any_of(report.cases.begin(), report.cases.end(), [&](const CaseResult& result) {
         return result.key == key && !result.figures.empty();
     });
-}
-
-std::string last_line(const std::string& text) {
-    const std::size_t end = text.find_last_not_of(" \n\r\t");
-    if (end == std::string::npos) return "";
-    const std::size_t begin = text.find_last_of('\n', end);
-    return text.substr(begin == std::string::npos ? 0 : begin + 1,
-                       end - (begin == std::string::npos ? -1 : begin));
 }
 
 // The program's output, or nothing and a note.
@@ -43,7 +35,7 @@ std::optional<std::string> output_of(Report& report, const std::string& name,
         report.notes.push_back(fmt::format("{} is not on PATH", name));
         return std::nullopt;
     }
-    auto ended = run_program(program, arguments, limit);
+    auto ended = run_program(program, arguments, peer_limit);
     if (!ended) {
         report.notes.push_back(fmt::format("{}: {}", name, ended.error().to_string()));
         return std::nullopt;
@@ -104,7 +96,7 @@ void run_perftest(Report& report, const Options& options) {
     // The client ends at once while nobody listens yet.
     Result<Ended> client = Error{ErrorCode::internal, "not started", "ib_write_bw", {}};
     for (int attempt = 0; attempt < 20; ++attempt) {
-        client = run_program(program, arguments, limit);
+        client = run_program(program, arguments, peer_limit);
         if (!client || client->code == 0) break;
         usleep(100'000);
     }

@@ -21,6 +21,9 @@ struct PeerFigure {
     double value = 0;
 };
 
+// What a program printed cannot be read.
+Error unreadable(const std::string& tool, const std::string& what);
+
 // Of `nvbandwidth -j`: the tests of copies and latency that have a case here; others are left out. Fails
 // where it is no such output, or a test did not pass.
 Result<std::vector<PeerFigure>> parse_nvbandwidth(const std::string& json);

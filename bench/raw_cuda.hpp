@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <sidestep/place.hpp>
 #include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
 
@@ -17,6 +18,9 @@ namespace sidestep::bench::raw {
 
 // The place of a copy's end that is not a GPU: host memory pinned by the driver.
 constexpr int host = -1;
+inline int number_of(const Place& place) {
+    return place.is_gpu() ? place.index() : host;
+}
 
 // Whether there is a driver and a GPU; else why not.
 Result<void> available();

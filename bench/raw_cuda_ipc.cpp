@@ -18,7 +18,7 @@ struct Handle {
     char bytes[64];  // CUipcMemHandle
 };
 
-struct Calls {
+struct IpcCalls {
     Status (*get)(Handle*, Address) = nullptr;
     Status (*open)(Address*, Handle, unsigned) = nullptr;
     Status (*close)(Address) = nullptr;
@@ -26,9 +26,9 @@ struct Calls {
 
 constexpr unsigned lazy_peer_access = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
-Result<Calls> calls() {
+Result<IpcCalls> ipc_calls() {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    Calls found;
+    IpcCalls found;
     if (library != nullptr) {
         found.get = reinterpret_cast<decltype(found.get)>(dlsym(library, "cuIpcGetMemHandle"));
         found.open = reinterpret_cast<decltype(found.open)>(dlsym(library, "cuIpcOpenMemHandle_v2"));
@@ -54,7 +54,7 @@ Result<Handle> parse(const std::string& text) {
 }  // namespace
 
 Result<std::string> ipc_handle(int gpu, const void* address) {
-    const auto found = calls();
+    const auto found = ipc_calls();
     if (!found) return found.error();
     const auto& opened = driver();
     if (!opened) return opened.error();
@@ -69,7 +69,7 @@ Result<std::string> ipc_handle(int gpu, const void* address) {
 }
 
 Result<std::vector<double>> open_seconds(int gpu, const std::vector<std::string>& handles) {
-    const auto found = calls();
+    const auto found = ipc_calls();
     if (!found) return found.error();
     const auto& opened = driver();
     if (!opened) return opened.error();

@@ -18,7 +18,7 @@ using ExecutableGraph = void*;
 constexpr int thread_local_capture = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 constexpr std::chrono::minutes max_wait{2};
 
-struct Calls {
+struct GraphCalls {
     Status (*begin)(Stream, int) = nullptr;
     Status (*end)(Stream, Graph*) = nullptr;
     Status (*instantiate)(ExecutableGraph*, Graph, unsigned long long) = nullptr;
@@ -27,9 +27,9 @@ struct Calls {
     Status (*drop_executable)(ExecutableGraph) = nullptr;
 };
 
-Result<Calls> calls() {
+Result<GraphCalls> graph_calls() {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    Calls found;
+    GraphCalls found;
     std::string missing = library ? "" : "everything";
     const auto find = [&](auto& function, const char* name) {
         if (library)
@@ -50,10 +50,10 @@ Result<Calls> calls() {
 }  // namespace
 
 struct Timeline::State {
-    State(const Driver& opened, Calls found, int number) : session(opened), calls(found), gpu(number) {}
+    State(const Driver& opened, GraphCalls found, int number) : session(opened), calls(found), gpu(number) {}
 
     Session session;
-    Calls calls;
+    GraphCalls calls;
     int gpu = 0;
     Stream stream = nullptr;
     Event begin = nullptr;
@@ -68,7 +68,7 @@ struct Timeline::State {
 Result<std::unique_ptr<Timeline>> Timeline::open(int gpu) {
     const auto& opened = driver();
     if (!opened) return opened.error();
-    const auto found = calls();
+    const auto found = graph_calls();
     if (!found) return found.error();
     auto state = std::make_unique<State>(*opened, *found, gpu);
     state->stream = state->session.stream(gpu);

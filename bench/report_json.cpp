@@ -15,11 +15,11 @@
 namespace sidestep::bench {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 constexpr const char* format_name = "sidestep-bench";
 constexpr int format_version = 1;
 // Reports are tens of kilobytes; a cluster's topology adds some megabytes.
-constexpr std::size_t max_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_report_bytes = std::size_t{64} << 20;
 constexpr int max_levels = 64;
 
 const char* word_of(Verdict verdict) {
@@ -34,32 +34,33 @@ const char* word_of(Verdict verdict) {
     return "none";
 }
 
-Json json_of(const Figure& figure) {
-    Json json = {{"what", figure.what},
-                 {"from", figure.from},
-                 {"to", figure.to},
-                 {"bytes", figure.bytes},
-                 {"unit", figure.unit},
-                 {"more_is_better", figure.more_is_better},
-                 {"median", figure.measured.median()},
-                 {"samples", figure.measured.values},
-                 {"limit", figure.limit},
-                 {"limit_source", figure.limit_source},
-                 {"share_of_limit", figure.share_of_limit()},
-                 {"verified", figure.verified},
-                 {"threshold", figure.threshold},
-                 {"verdict", word_of(figure.verdict)},
-                 {"path", figure.path},
-                 {"peers", Json::array()}};
+OrderedJson json_of(const Figure& figure) {
+    OrderedJson json = {{"what", figure.what},
+                        {"from", figure.from},
+                        {"to", figure.to},
+                        {"bytes", figure.bytes},
+                        {"unit", figure.unit},
+                        {"more_is_better", figure.more_is_better},
+                        {"median", figure.measured.median()},
+                        {"samples", figure.measured.values},
+                        {"limit", figure.limit},
+                        {"limit_source", figure.limit_source},
+                        {"share_of_limit", figure.share_of_limit()},
+                        {"verified", figure.verified},
+                        {"threshold", figure.threshold},
+                        {"verdict", word_of(figure.verdict)},
+                        {"path", figure.path},
+                        {"peers", OrderedJson::array()}};
     for (const Peer& peer : figure.peers)
         json["peers"].push_back(
             {{"name", peer.name}, {"median", peer.samples.median()}, {"samples", peer.samples.values}});
     return json;
 }
 
-Json json_of(const CaseResult& result) {
-    Json json = {{"key", result.key},       {"description", result.description}, {"skipped", result.skipped},
-                 {"failed", result.failed}, {"figures", Json::array()},          {"notes", result.notes}};
+OrderedJson json_of(const CaseResult& result) {
+    OrderedJson json = {
+        {"key", result.key},       {"description", result.description}, {"skipped", result.skipped},
+        {"failed", result.failed}, {"figures", OrderedJson::array()},   {"notes", result.notes}};
     for (const Figure& figure : result.figures) json["figures"].push_back(json_of(figure));
     return json;
 }
@@ -68,22 +69,26 @@ Json json_of(const CaseResult& result) {
 // caller asks for all members and looks at `error` once.
 class Reader {
 public:
-    Reader(const Json& json, std::string at, Error& error) : json_(json), at_(std::move(at)), error_(error) {
+    Reader(const OrderedJson& json, std::string at, Error& error)
+        : json_(json), at_(std::move(at)), error_(error) {
         if (!json_.is_object()) fail(at_.empty() ? "the whole" : at_, "is not an object");
     }
 
-    void read(const char* name, std::string& out) { take(name, out, &Json::is_string, "a text"); }
-    void read(const char* name, bool& out) { take(name, out, &Json::is_boolean, "true or false"); }
-    void read(const char* name, Bytes& out) { take(name, out, &Json::is_number_unsigned, "a whole number"); }
+    void read(const char* name, std::string& out) { take(name, out, &OrderedJson::is_string, "a text"); }
+    void read(const char* name, bool& out) { take(name, out, &OrderedJson::is_boolean, "true or false"); }
+    void read(const char* name, Bytes& out) {
+        take(name, out, &OrderedJson::is_number_unsigned, "a whole number");
+    }
     void read(const char* name, double& out) {
-        const Json* value = member(name);
+        const OrderedJson* value = member(name);
         if (value) number(*value, place(name), out);
     }
     void read(const char* name, std::vector<double>& out) {
-        each(name, [&](const Json& item, const std::string& at) { number(item, at, out.emplace_back()); });
+        each(name,
+             [&](const OrderedJson& item, const std::string& at) { number(item, at, out.emplace_back()); });
     }
     void read(const char* name, std::vector<std::string>& out) {
-        each(name, [&](const Json& item, const std::string& at) {
+        each(name, [&](const OrderedJson& item, const std::string& at) {
             if (!item.is_string()) return fail(at, "is not a text");
             out.push_back(item.get<std::string>());
         });
@@ -101,16 +106,16 @@ public:
     // Calls with each item of an array and its place.
     template <typename Call>
     void each(const char* name, const Call& call) {
-        const Json* value = member(name);
+        const OrderedJson* value = member(name);
         if (!value) return;
         if (!value->is_array()) return fail(place(name), "is not a list");
         std::size_t index = 0;
-        for (const Json& item : *value) {
+        for (const OrderedJson& item : *value) {
             if (failed()) return;
             call(item, fmt::format("{}[{}]", place(name), index++));
         }
     }
-    const Json* member(const char* name) {
+    const OrderedJson* member(const char* name) {
         if (failed()) return nullptr;
         const auto found = json_.find(name);
         if (found == json_.end()) {
@@ -128,24 +133,24 @@ public:
 
 private:
     template <typename T>
-    void take(const char* name, T& out, bool (Json::*is)() const noexcept, const char* kind) {
-        const Json* value = member(name);
+    void take(const char* name, T& out, bool (OrderedJson::*is)() const noexcept, const char* kind) {
+        const OrderedJson* value = member(name);
         if (!value) return;
         if (!(value->*is)()) return fail(place(name), fmt::format("is not {}", kind));
         out = value->get<T>();
     }
-    void number(const Json& value, const std::string& at, double& out) {
+    void number(const OrderedJson& value, const std::string& at, double& out) {
         if (!value.is_number()) return fail(at, "is not a number");
         out = value.get<double>();
         if (!std::isfinite(out)) fail(at, "is not a finite number");
     }
 
-    const Json& json_;
+    const OrderedJson& json_;
     std::string at_;
     Error& error_;
 };
 
-Figure figure_of(const Json& json, const std::string& at, Error& error) {
+Figure figure_of(const OrderedJson& json, const std::string& at, Error& error) {
     Figure figure;
     Reader reader(json, at, error);
     reader.read("what", figure.what);
@@ -161,7 +166,7 @@ Figure figure_of(const Json& json, const std::string& at, Error& error) {
     reader.read("threshold", figure.threshold);
     reader.read("verdict", figure.verdict);
     reader.read("path", figure.path);
-    reader.each("peers", [&](const Json& item, const std::string& place) {
+    reader.each("peers", [&](const OrderedJson& item, const std::string& place) {
         Peer& peer = figure.peers.emplace_back();
         Reader inner(item, place, error);
         inner.read("name", peer.name);
@@ -170,14 +175,14 @@ Figure figure_of(const Json& json, const std::string& at, Error& error) {
     return figure;
 }
 
-CaseResult case_of(const Json& json, const std::string& at, Error& error) {
+CaseResult case_of(const OrderedJson& json, const std::string& at, Error& error) {
     CaseResult result;
     Reader reader(json, at, error);
     reader.read("key", result.key);
     reader.read("description", result.description);
     reader.read("skipped", result.skipped);
     reader.read("failed", result.failed);
-    reader.each("figures", [&](const Json& item, const std::string& place) {
+    reader.each("figures", [&](const OrderedJson& item, const std::string& place) {
         result.figures.push_back(figure_of(item, place, error));
     });
     reader.read("notes", result.notes);
@@ -201,10 +206,10 @@ void read_head(Reader& reader, Report& report) {
     reader.read("processor", report.processor);
     reader.read("kernel", report.kernel);
     reader.read("driver", report.driver);
-    const Json* topology = reader.member("topology");
+    const OrderedJson* topology = reader.member("topology");
     if (!topology || topology->is_null()) return;
     if (!topology->is_object()) return reader.fail("topology", "is neither an object nor null");
-    report.topology = topology->dump(-1, ' ', false, Json::error_handler_t::replace);
+    report.topology = topology->dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 // Whether brackets nest deeper than any report's do: writing JSON out again takes stack for each level.
@@ -226,23 +231,29 @@ bool too_deep(const std::string& text) {
 }  // namespace
 
 std::string Report::to_json() const {
-    Json json = {{"format", format_name},  {"format_version", format_version},
-                 {"version", version},     {"date", date},
-                 {"command", command},     {"machine", machine},
-                 {"emulated", emulated},   {"processor", processor},
-                 {"kernel", kernel},       {"driver", driver},
-                 {"cases", Json::array()}, {"notes", notes},
-                 {"topology", Json()}};
+    OrderedJson json = {{"format", format_name},
+                        {"format_version", format_version},
+                        {"version", version},
+                        {"date", date},
+                        {"command", command},
+                        {"machine", machine},
+                        {"emulated", emulated},
+                        {"processor", processor},
+                        {"kernel", kernel},
+                        {"driver", driver},
+                        {"cases", OrderedJson::array()},
+                        {"notes", notes},
+                        {"topology", OrderedJson()}};
     for (const CaseResult& result : cases) json["cases"].push_back(json_of(result));
-    Json machine_json = Json::parse(topology, nullptr, false);
+    OrderedJson machine_json = OrderedJson::parse(topology, nullptr, false);
     if (machine_json.is_object()) json["topology"] = std::move(machine_json);
-    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Result<Report> Report::from_json(const std::string& text, const std::string& where) {
-    if (text.size() > max_bytes)
+    if (text.size() > max_report_bytes)
         return Error{ErrorCode::invalid_argument,
-                     fmt::format("the report is larger than {}", format_bytes(max_bytes)),
+                     fmt::format("the report is larger than {}", format_bytes(max_report_bytes)),
                      where,
                      {}};
     if (too_deep(text))
@@ -250,13 +261,13 @@ Result<Report> Report::from_json(const std::string& text, const std::string& whe
                      fmt::format("the report nests deeper than {} levels", max_levels),
                      where,
                      {}};
-    const Json json = Json::parse(text, nullptr, false);
+    const OrderedJson json = OrderedJson::parse(text, nullptr, false);
     if (json.is_discarded()) return Error{ErrorCode::invalid_argument, "the report is no JSON", where, {}};
     Report report;
     Error error{ErrorCode::invalid_argument, {}, where, "sidestep bench --save FILE writes reports"};
     Reader reader(json, "", error);
     read_head(reader, report);
-    reader.each("cases", [&](const Json& item, const std::string& at) {
+    reader.each("cases", [&](const OrderedJson& item, const std::string& at) {
         report.cases.push_back(case_of(item, at, error));
     });
     reader.read("notes", report.notes);
@@ -265,7 +276,7 @@ Result<Report> Report::from_json(const std::string& text, const std::string& whe
 }
 
 Result<Report> Report::load(const std::string& path) {
-    auto text = read_text(path, max_bytes);
+    auto text = read_text(path, max_report_bytes);
     if (!text) return text.error();
     return from_json(*text, path);
 }

@@ -15,7 +15,7 @@ namespace sidestep::bench {
 namespace {
 
 using Json = nlohmann::json;
-constexpr std::size_t max_bytes = std::size_t{1} << 20;
+constexpr std::size_t max_threshold_bytes = std::size_t{1} << 20;
 
 const std::pair<const char*, Threshold::Kind> kinds[] = {
     {"min", Threshold::Kind::min}, {"max", Threshold::Kind::max}, {"min_share", Threshold::Kind::min_share}};
@@ -101,7 +101,7 @@ Result<std::vector<Threshold>> thresholds_from_json(const std::string& text, con
 }
 
 Result<std::vector<Threshold>> load_thresholds(const std::string& path) {
-    auto text = read_text(path, max_bytes);
+    auto text = read_text(path, max_threshold_bytes);
     if (!text) return text.error();
     return thresholds_from_json(*text, path);
 }

@@ -38,7 +38,7 @@ struct CufileCommand {
 };
 
 // In which the library runs.
-struct Process {
+struct CufileProcess {
     int id = 0;
     std::string command;
     Totals totals;
@@ -125,7 +125,7 @@ std::optional<Totals> totals_behind(int process, int descriptor) {
 }
 
 // Nothing where the library does not run in it.
-Result<std::optional<Process>> look_at(int process) {
+Result<std::optional<CufileProcess>> look_at(int process) {
     const std::string path = fmt::format("/proc/{}/fd", process);
     const auto descriptors = numbers_in(path);
     if (!descriptors) {
@@ -138,12 +138,12 @@ Result<std::optional<Process>> look_at(int process) {
     }
     for (const int descriptor : *descriptors)
         if (const auto totals = totals_behind(process, descriptor))
-            return std::optional(Process{process, command_of(process), *totals});
-    return std::optional<Process>();
+            return std::optional(CufileProcess{process, command_of(process), *totals});
+    return std::optional<CufileProcess>();
 }
 
-Result<std::vector<Process>> find(const CufileCommand& command) {
-    std::vector<Process> found;
+Result<std::vector<CufileProcess>> find(const CufileCommand& command) {
+    std::vector<CufileProcess> found;
     for (const int id : command.processes) {
         const auto process = look_at(id);
         if (!process) return process.error();
@@ -172,7 +172,7 @@ constexpr std::pair<CallKind, const char*> kinds[] = {
     {CallKind::stream_write, "stream write"},
 };
 
-std::string text_of(const Process& process) {
+std::string text_of(const CufileProcess& process) {
     std::string text = fmt::format("process {}, {}\n", process.id, process.command);
     std::vector<std::vector<std::string>> rows{
         {"operation", "done", "failed", "bytes", "direct", "O_DIRECT", "page cache", "each took"}};
@@ -189,7 +189,7 @@ std::string text_of(const Process& process) {
     return text + (rows.size() == 1 ? "  nothing read or written yet\n" : bench::align(rows));
 }
 
-Json json_of(const Process& process) {
+Json json_of(const CufileProcess& process) {
     Json operations = Json::object();
     for (const auto& [kind, name] : kinds) {
         const Totals::OfKind& of = process.totals.of(kind);
@@ -211,11 +211,11 @@ Result<void> run_stats(const CufileCommand& command, const Globals& globals) {
     if (!found) return found.error();
     if (globals.json) {
         Json list = Json::array();
-        for (const Process& process : *found) list.push_back(json_of(process));
+        for (const CufileProcess& process : *found) list.push_back(json_of(process));
         return print(Json{{"version", 1}, {"processes", list}}.dump(2) + "\n");
     }
     std::string text;
-    for (const Process& process : *found) text += text_of(process);
+    for (const CufileProcess& process : *found) text += text_of(process);
     return print(text.empty() ? "no process of this user runs over Sidestep's cuFile\n" : text);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using bench::html::escape;
 
-constexpr const char* style =
+constexpr const char* page_style =
     "body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1a212b;"
     "background:#fff}h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}"
     "article{border-left:.3rem solid #8a96a6;padding:.2rem 1rem;margin:1rem 0;background:#f5f7fa}"
@@ -73,7 +73,7 @@ std::string doctor_page(const Diagnosis& diagnosis, const Topology& topology,
         "'unsafe-inline'\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
         "<title>{0}: sidestep doctor</title>\n<style>{1}</style>\n</head>\n<body>\n<h1>{0}: {2}</h1>\n",
-        escape(diagnosis.machine), style, to_string(diagnosis.health()));
+        escape(diagnosis.machine), page_style, to_string(diagnosis.health()));
     text += fmt::format(
         "<p>{} GPUs; {} checks: {} pass, {} warn, {} fail, {} cannot be seen, {} do not apply.</p>\n",
         topology.gpu_count(), diagnosis.findings.size(), diagnosis.count(Verdict::pass),

@@ -46,7 +46,7 @@ struct Output {
     std::string rest;  // of a line that has not ended
 };
 
-struct Process {
+struct RankProcess {
     pid_t id = -1;
     int ended = -1;  // a descriptor that can be read once it has ended; -1: the kernel has none
     bool running = false;
@@ -161,7 +161,7 @@ struct Start {
 }  // namespace
 
 struct Ranks::State {
-    std::vector<Process> processes;
+    std::vector<RankProcess> processes;
     std::vector<Output> outputs;
     sigset_t signals_before{};
     bool terminating = false;
@@ -180,7 +180,7 @@ struct Ranks::State {
     void wait_for_something(int milliseconds);
     bool any_runs() const {
         return std::any_of(processes.begin(), processes.end(),
-                           [](const Process& process) { return process.running; });
+                           [](const RankProcess& process) { return process.running; });
     }
     bool any_output() const {
         return std::any_of(outputs.begin(), outputs.end(),
@@ -219,7 +219,7 @@ Result<void> Ranks::State::start_one(const std::vector<std::string>& program,
 }
 
 void Ranks::State::send(int number) {
-    for (const Process& process : processes)
+    for (const RankProcess& process : processes)
         if (process.running) ::kill(-process.id, number);
 }
 
@@ -255,7 +255,7 @@ void Ranks::State::ended(std::size_t rank, int status) {
 void Ranks::State::reap() {
     std::vector<std::pair<std::size_t, int>> found;
     for (std::size_t rank = 0; rank < processes.size(); ++rank) {
-        Process& process = processes[rank];
+        RankProcess& process = processes[rank];
         siginfo_t info{};
         const auto id = static_cast<id_t>(process.id);
         if (!process.running || ::waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
@@ -281,7 +281,7 @@ void Ranks::State::reap_orphans() {
     for (;;) {
         siginfo_t info{};
         if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-        const bool rank = std::any_of(processes.begin(), processes.end(), [&](const Process& process) {
+        const bool rank = std::any_of(processes.begin(), processes.end(), [&](const RankProcess& process) {
             return process.running && process.id == info.si_pid;
         });
         if (rank) return;  // it ended meanwhile, and comes first
@@ -293,7 +293,7 @@ void Ranks::State::wait_for_something(int milliseconds) {
     std::vector<pollfd> files;
     for (const Output& output : outputs)
         files.push_back({output.from, POLLIN, 0});  // negative ones are passed over
-    for (const Process& process : processes) {
+    for (const RankProcess& process : processes) {
         if (process.running && process.ended < 0) milliseconds = std::min(milliseconds, between_looks_ms);
         files.push_back({process.running ? process.ended : -1, POLLIN, 0});
     }
@@ -309,7 +309,7 @@ Ranks::~Ranks() {
     if (!state_) return;
     const bool unfinished = state_->any_runs();
     state_->send(SIGKILL);
-    for (Process& process : state_->processes) {
+    for (RankProcess& process : state_->processes) {
         while (process.running && ::waitpid(process.id, nullptr, 0) < 0 && errno == EINTR) {
         }
         close_if_open(process.ended);

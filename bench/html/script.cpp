@@ -5,7 +5,7 @@ namespace sidestep::bench::html {
 
 namespace {
 
-constexpr const char* text = R"js(
+constexpr const char* page_script = R"js(
 (function () {
   'use strict';
   var root = document.documentElement;
@@ -123,7 +123,7 @@ constexpr const char* text = R"js(
 }  // namespace
 
 const char* script() {
-    return text;
+    return page_script;
 }
 
 // tests/page says what belongs here when the script has changed.

@@ -51,8 +51,8 @@ std::string tiles(const Counts& counts) {
     return text + "</ul>\n";
 }
 
-// "gpu" of "gpu:3".
-std::string kind_of(const std::string& place) {
+// "gpu" of "gpu:3", "node1/gpu" of "node1/gpu:3".
+std::string kind_beside_node(const std::string& place) {
     return place.substr(0, place.find(':'));
 }
 
@@ -64,7 +64,7 @@ std::string best_rates(const Report& report) {
             // One way: "gpu:0 <-> gpu:1" is the sum of both.
             const bool one_way = figure.what.starts_with(figure.from + " -> " + figure.to);
             if (figure.unit != "GB/s" || figure.from.empty() || figure.to.empty() || !one_way) continue;
-            const Figure*& known = best[{kind_of(figure.from), kind_of(figure.to)}];
+            const Figure*& known = best[{kind_beside_node(figure.from), kind_beside_node(figure.to)}];
             if (known == nullptr || figure.measured.median() > known->measured.median()) known = &figure;
         }
     std::vector<const Figure*> rates;

@@ -56,7 +56,7 @@ std::size_t most_axes(const Checkpoint& checkpoint) {
     return most;
 }
 
-py::tuple shape_of(const TensorInfo& info) {
+py::tuple info_shape(const TensorInfo& info) {
     py::tuple shape(info.shape.size());
     for (std::size_t i = 0; i < info.shape.size(); ++i) shape[i] = info.shape[i];
     return shape;
@@ -68,7 +68,7 @@ void define_checkpoint(py::module_& module) {
     py::class_<TensorInfo>(module, "TensorInfo", "One tensor of a checkpoint, without its data.")
         .def_readonly("name", &TensorInfo::name)
         .def_readonly("dtype", &TensorInfo::type_name, "As the file spells it: 'BF16'; of GGUF 'Q4_K'.")
-        .def_property_readonly("shape", shape_of, "A tuple of ints; () for a scalar.")
+        .def_property_readonly("shape", info_shape, "A tuple of ints; () for a scalar.")
         .def_readonly("file", &TensorInfo::file, "Position in the list of files.")
         .def_readonly("offset", &TensorInfo::offset, "Of the first byte in that file.")
         .def_readonly("nbytes", &TensorInfo::bytes)

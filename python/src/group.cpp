@@ -26,7 +26,7 @@ Reduction reduction_of(const std::string& word) {
            "the words are sum, prod, min, max, avg"});
 }
 
-Dtype dtype_of(const std::string& name) {
+Dtype dtype_named(const std::string& name) {
     if (const auto type = parse_dtype(name)) return *type;
     raise({ErrorCode::unsupported, "collectives have no type '" + name + "'", "dtype", {}});
 }
@@ -120,7 +120,7 @@ void define_group(py::module_& module) {
                                  reinterpret_cast<const void*>(from),
                                  reinterpret_cast<void*>(to),
                                  count,
-                                 dtype_of(dtype),
+                                 dtype_named(dtype),
                                  reduction_of(op),
                                  peer,
                                  reinterpret_cast<CUstream_st*>(stream)};

@@ -263,7 +263,7 @@ std::string repr(const Tensor& tensor) {
     return text + "), " + tensor.buffer.place().to_string() + ")";
 }
 
-py::tuple shape_of(const Tensor& tensor) {
+py::tuple tensor_shape(const Tensor& tensor) {
     py::tuple shape(tensor.shape.size());
     for (std::size_t i = 0; i < tensor.shape.size(); ++i) shape[i] = tensor.shape[i];
     return shape;
@@ -309,7 +309,7 @@ void define_tensor(py::module_& module) {
         .def_property_readonly(
             "dtype", [](const Tensor& tensor) { return tensor.type_name; },
             "As safetensors spells it: 'BF16'; of GGUF 'Q4_K'.")
-        .def_property_readonly("shape", shape_of, "A tuple of ints; () for a scalar.")
+        .def_property_readonly("shape", tensor_shape, "A tuple of ints; () for a scalar.")
         .def_property_readonly(
             "nbytes", [](const Tensor& tensor) { return tensor.buffer.size(); }, "Bytes.")
         .def_property_readonly(

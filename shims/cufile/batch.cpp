@@ -13,7 +13,7 @@
 namespace sidestep::cufile {
 namespace {
 
-TaskThreads& threads() {
+TaskThreads& batch_threads() {
     static auto& one = *new TaskThreads(TaskThreads::as_many_as_suit());
     return one;
 }
@@ -94,7 +94,7 @@ Refusal Batch::prepare_entry(const CUfileIOParams_t& given, Entry& entry) {
 }
 
 Refusal Batch::submit(const CUfileIOParams_t* entries, unsigned count) {
-    if (!threads().ready())
+    if (!batch_threads().ready())
         return {CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR, EAGAIN, 0, "no thread can be started"};
     std::vector<Entry*> taken;
     if (auto refused = take(entries, count, taken)) return refused;
@@ -114,7 +114,7 @@ Refusal Batch::submit(const CUfileIOParams_t* entries, unsigned count) {
             note("cuFileBatchIOSubmit", moved.refused);
             end(entry, status_of(moved), result_of(moved));
         } else {
-            threads().run(entry);
+            batch_threads().run(entry);
         }
     }
     return {};
@@ -160,8 +160,8 @@ unsigned Batch::collect(unsigned fewest, unsigned most, CUfileIOEvents_t* events
 }
 
 void Batch::cancel() {
-    threads().take_back(this,
-                        [this](Task& task) { end(static_cast<Entry&>(task), CUFILE_CANCELED, -ECANCELED); });
+    batch_threads().take_back(
+        this, [this](Task& task) { end(static_cast<Entry&>(task), CUFILE_CANCELED, -ECANCELED); });
 }
 
 void Batch::finish() {

@@ -11,7 +11,7 @@
 namespace sidestep::cufile {
 namespace {
 
-constexpr int known_flags = CU_FILE_RDMA_REGISTER | CU_FILE_RDMA_RELAXED_ORDERING;
+constexpr int buffer_flags = CU_FILE_RDMA_REGISTER | CU_FILE_RDMA_RELAXED_ORDERING;
 
 // What lies at an address of unknown kind.
 Refusal locate(const Context& context, const void* address, Bytes size, Buffer& found) {
@@ -47,8 +47,8 @@ Buffers& Buffers::get() {
 Refusal Buffers::add(const Context& context, const void* base, Bytes size, int flags) {
     if (base == nullptr || size == 0)
         return refusal(CU_FILE_INVALID_VALUE, "memory needs an address and a size");
-    if ((flags & ~known_flags) != 0)
-        return refusal(CU_FILE_INVALID_VALUE, fmt::format("there are no flags {:#x}", flags & ~known_flags));
+    if ((flags & ~buffer_flags) != 0)
+        return refusal(CU_FILE_INVALID_VALUE, fmt::format("there are no flags {:#x}", flags & ~buffer_flags));
     const auto key = reinterpret_cast<std::uintptr_t>(base);
     // Before the lock: CUDA is asked, and others read meanwhile.
     Buffer buffer;

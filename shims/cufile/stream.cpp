@@ -14,14 +14,14 @@ namespace sidestep::cufile {
 namespace {
 
 constexpr std::chrono::seconds longest_wait{60};
-constexpr unsigned known_flags = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_OFFSET |
-                                 CU_FILE_STREAM_FIXED_FILE_SIZE | CU_FILE_STREAM_PAGE_ALIGNED_INPUTS;
+constexpr unsigned stream_flags = CU_FILE_STREAM_FIXED_BUF_OFFSET | CU_FILE_STREAM_FIXED_FILE_OFFSET |
+                                  CU_FILE_STREAM_FIXED_FILE_SIZE | CU_FILE_STREAM_PAGE_ALIGNED_INPUTS;
 // Of cuda.h.
 constexpr unsigned until_reached = 0;  // CU_STREAM_WAIT_VALUE_GEQ
 constexpr int capture_unsupported = 900;
 
 // Not those of batches: what a stream waits for is not to stand behind 128 entries.
-TaskThreads& threads() {
+TaskThreads& stream_threads() {
     static auto& one = *new TaskThreads(TaskThreads::as_many_as_suit());
     return one;
 }
@@ -76,7 +76,7 @@ private:
         if (!good) wanted_.store(false, std::memory_order_relaxed);
         if (met_.exchange(true, std::memory_order_acq_rel) == false) return;
         if (wanted_.load(std::memory_order_relaxed))
-            threads().run(*this);
+            stream_threads().run(*this);
         else
             let_go();
     }
@@ -140,8 +140,8 @@ Streams& Streams::get() {
 }
 
 Refusal Streams::add(CUstream stream, unsigned flags) {
-    if ((flags & ~known_flags) != 0)
-        return refusal(CU_FILE_INVALID_VALUE, fmt::format("there are no flags {:#x}", flags & ~known_flags));
+    if ((flags & ~stream_flags) != 0)
+        return refusal(CU_FILE_INVALID_VALUE, fmt::format("there are no flags {:#x}", flags & ~stream_flags));
     const std::lock_guard guard(mutex_);
     // The default stream may be registered any number of times.
     if (stream != nullptr && !registered_.insert(stream).second)
@@ -241,7 +241,7 @@ Refusal enqueue(const StreamRequest& request, CUstream stream) {
     const StreamContext context(stream);
     if (context.refused()) return context.refused();
     if (auto refused = check_capture(stream)) return refused;
-    if (!threads().ready()) return {CU_FILE_NOMEM_ERROR, EAGAIN, 0, "no thread can be started"};
+    if (!stream_threads().ready()) return {CU_FILE_NOMEM_ERROR, EAGAIN, 0, "no thread can be started"};
     StreamWord* word = nullptr;
     if (auto refused = Streams::get().lease(context.key(), word)) return refused;
     auto* const operation = new (std::nothrow) Operation(request, *word);

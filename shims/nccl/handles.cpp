@@ -17,13 +17,13 @@ struct ncclComm {
 namespace sidestep::nccl {
 namespace {
 
-struct Registry {
+struct Handles {
     std::mutex lock;
     std::vector<ncclComm*> all;
     std::set<ncclComm*> living;
 };
-Registry& registry() {
-    static auto& one = *new Registry;
+Handles& handles() {
+    static auto& one = *new Handles;
     return one;
 }
 
@@ -39,10 +39,10 @@ Result<void> check(ncclComm_t handle) {
 ncclComm_t make_handle(std::shared_ptr<Communicator> communicator) {
     auto made = std::make_unique<ncclComm>();
     made->communicator = std::move(communicator);
-    const std::lock_guard guard(registry().lock);
-    registry().all.reserve(registry().all.size() + 1);
-    registry().living.insert(made.get());
-    registry().all.push_back(made.get());
+    const std::lock_guard guard(handles().lock);
+    handles().all.reserve(handles().all.size() + 1);
+    handles().living.insert(made.get());
+    handles().all.push_back(made.get());
     return made.release();
 }
 
@@ -56,8 +56,8 @@ Result<std::shared_ptr<Communicator>> find(ncclComm_t handle) {
 Result<std::shared_ptr<Communicator>> take(ncclComm_t handle) {
     if (auto good = check(handle); !good.ok()) return good.error();
     {
-        const std::lock_guard guard(registry().lock);
-        registry().living.erase(handle);
+        const std::lock_guard guard(handles().lock);
+        handles().living.erase(handle);
     }
     const std::lock_guard guard(handle->lock);
     if (!handle->communicator) return bad_argument("the communicator was destroyed");
@@ -72,8 +72,8 @@ bool is_destroyed(ncclComm_t handle) {
 
 std::vector<std::shared_ptr<Communicator>> living() {
     std::vector<std::shared_ptr<Communicator>> found;
-    const std::lock_guard guard(registry().lock);
-    for (ncclComm* handle : registry().living) {
+    const std::lock_guard guard(handles().lock);
+    for (ncclComm* handle : handles().living) {
         const std::lock_guard one(handle->lock);
         if (handle->communicator) found.push_back(handle->communicator);
     }

@@ -16,12 +16,12 @@
 namespace sidestep::nccl {
 namespace {
 
-struct Shared {
+struct SharedContext {
     std::mutex lock;
     std::optional<Context> context;
 };
-Shared& shared() {
-    static auto& one = *new Shared;
+SharedContext& shared() {
+    static auto& one = *new SharedContext;
     return one;
 }
 

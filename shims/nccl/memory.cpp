@@ -11,13 +11,13 @@
 namespace sidestep::nccl {
 namespace {
 
-struct Registry {
+struct AllocatedMemory {
     std::mutex lock;
     std::map<void*, std::shared_ptr<const Allocation>> memory;  // by address
 };
 // Never destroyed: what a program did not free goes with the process.
-Registry& registry() {
-    static auto& one = *new Registry;
+AllocatedMemory& allocated_memory() {
+    static auto& one = *new AllocatedMemory;
     return one;
 }
 
@@ -32,8 +32,8 @@ Result<void*> allocate_memory(std::size_t bytes) {
     if (!allocated.ok()) return allocated.error();
     const auto memory = std::make_shared<const Allocation>(std::move(*allocated));
     {
-        const std::lock_guard guard(registry().lock);
-        registry().memory.emplace(memory->address(), memory);
+        const std::lock_guard guard(allocated_memory().lock);
+        allocated_memory().memory.emplace(memory->address(), memory);
     }
     for (const auto& communicator : living()) communicator->attach(memory);
     return memory->address();
@@ -42,14 +42,14 @@ Result<void*> allocate_memory(std::size_t bytes) {
 Result<void> free_memory(void* address) {
     std::shared_ptr<const Allocation> memory;
     {
-        const std::lock_guard guard(registry().lock);
-        const auto found = registry().memory.find(address);
-        if (found == registry().memory.end())
+        const std::lock_guard guard(allocated_memory().lock);
+        const auto found = allocated_memory().memory.find(address);
+        if (found == allocated_memory().memory.end())
             return bad_argument(
                 fmt::format("{} was not allocated by ncclMemAlloc, or has been freed", address));
         if (ending()) return {};
         memory = std::move(found->second);
-        registry().memory.erase(found);
+        allocated_memory().memory.erase(found);
     }
     for (const auto& communicator : living()) communicator->detach(memory);
     return {};
@@ -61,8 +61,8 @@ void attach_memory(Communicator& communicator) {
     if (communicator.device().emulated && !communicator.config().blocking) return;
     std::map<void*, std::shared_ptr<const Allocation>> all;
     {
-        const std::lock_guard guard(registry().lock);
-        all = registry().memory;
+        const std::lock_guard guard(allocated_memory().lock);
+        all = allocated_memory().memory;
     }
     for (const auto& [address, memory] : all) communicator.attach(memory);
 }
