@@ -10,11 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "config.hpp"
-
 namespace sidestep::bench::raw {
 
-#if SIDESTEP_HAVE_CUDA
+#if SIDESTEP_RAW_KERNELS
 // The fat binary of raw_kernels.cu, made at build time.
 extern const unsigned char raw_kernels_image[];
 #endif
@@ -31,7 +29,7 @@ Error failure(std::string message, std::string where = "libcuda.so.1") {
 }
 
 const void* kernels() {
-#if SIDESTEP_HAVE_CUDA
+#if SIDESTEP_RAW_KERNELS
     return raw_kernels_image;
 #else
     return nullptr;
@@ -191,7 +189,7 @@ Event Session::event(int gpu) {
 }
 
 Function Session::kernel(int gpu, const char* name) {
-    if (!kernels()) fail(failure("this build holds no kernels: it was made without CUDA", name));
+    if (!kernels()) fail(failure("this build holds no kernels: it was made without CUDA, or for no GPU", name));
     use(gpu);
     if (!good()) return nullptr;
     Gpu& entry = gpus_[gpu];
