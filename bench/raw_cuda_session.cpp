@@ -189,7 +189,8 @@ Event Session::event(int gpu) {
 }
 
 Function Session::kernel(int gpu, const char* name) {
-    if (!kernels()) fail(failure("this build holds no kernels: it was made without CUDA, or for no GPU", name));
+    if (!kernels())
+        fail(failure("this build holds no kernels: it was made without CUDA, or for no GPU", name));
     use(gpu);
     if (!good()) return nullptr;
     Gpu& entry = gpus_[gpu];
