@@ -166,7 +166,9 @@ std::vector<Objection> objections_of_nodes(const backend::Registry& registry, st
                 const bool nodes = is_far(source.place()) && is_far(target.place());
                 const Place& here = is_far(source.place()) ? target.place() : source.place();
                 const bool gpu = here.is_gpu() && is_far(source.place()) != is_far(target.place());
-                if ((!nodes && !gpu) || base::is_object(source.place())) continue;
+                const auto known = [&](const Objection& one) { return gpu && one.place == here; };
+                if ((!nodes && !gpu) || base::is_object(source.place()) || std::ranges::any_of(found, known))
+                    continue;
                 Support answer = backend->reaches(source, target);
                 if (answer.usable) continue;
                 const auto place = gpu ? std::optional(here) : std::nullopt;

@@ -56,14 +56,23 @@ Result<void> check_ends(const RemoteEnd& from, const RemoteEnd& to) {
     return {};
 }
 
-// How they carry bytes, for people.
-std::string engine_words(const Engines& engines) {
+// How they carry bytes, for people. Sockets take memory of the host alone.
+std::string engine_words(const Engines& engines, bool of_gpus) {
     std::vector<std::string> words;
     if (engines.find("verbs") != nullptr) words.emplace_back("RDMA writes");
     if (engines.find("ncclnet") != nullptr) words.emplace_back("a network plugin");
-    if (engines.find("tcp") != nullptr)
+    if (!of_gpus && engines.find("tcp") != nullptr)
         words.emplace_back(engines.encrypted() ? "encrypted sockets" : "sockets");
     return fmt::format("{}", fmt::join(words, " or "));
+}
+
+// There, and back by the node that has them.
+void add_both_ways(std::vector<Capability>& all, Capability one) {
+    all.push_back(one);
+    std::swap(one.from, one.to);
+    std::swap(one.from_memory, one.to_memory);
+    one.reason += " by the node that has it";
+    all.push_back(std::move(one));
 }
 
 }  // namespace
@@ -104,7 +113,7 @@ std::size_t RemoteBackend::useful_sockets() const {
 std::vector<Capability> RemoteBackend::capabilities() const {
     std::vector<Capability> all;
     const bool tcp = name_ == "tcp";
-    const std::string engine = engine_words(peers_.engines());
+    const std::string engine = engine_words(peers_.engines(), false);
     for (const PlaceKind kind : place_kinds) {
         Capability push;
         push.from = PlaceKind::host;
@@ -116,7 +125,6 @@ std::vector<Capability> RemoteBackend::capabilities() const {
         push.max_gb_per_s = gb_per_s_of_a_socket * static_cast<double>(useful_sockets());
         push.latency_us = latency_us;
         push.reason = tcp ? "pushed over TCP" : "pushed over the network";
-        all.push_back(push);
         for (const PlaceKind other : place_kinds) {
             Capability pass = push;
             pass.reach = Reach::nodes;
@@ -126,20 +134,13 @@ std::vector<Capability> RemoteBackend::capabilities() const {
             pass.reason = "pushed by the node that has it to the other";
             all.push_back(pass);
         }
-        Capability device = push;
-        device.from = PlaceKind::gpu;
-        device.from_memory = device_kinds;
-        device.reason = "out of the GPU's memory, " + push.reason;
-        for (Capability* one : {&push, &device}) {
-            if (one == &device && tcp) continue;  // sockets take memory of the host alone
-            if (one == &device) all.push_back(device);
-            std::swap(one->from, one->to);
-            std::swap(one->from_memory, one->to_memory);
-        }
-        push.reason += " by the node that has it";
-        device.reason = "into the GPU's memory, " + push.reason;
-        all.push_back(push);
-        if (!tcp) all.push_back(device);
+        add_both_ways(all, push);
+        if (tcp) continue;
+        push.from = PlaceKind::gpu;
+        push.from_memory = device_kinds;
+        push.engine = engine_words(peers_.engines(), true);
+        push.reason = "memory of the GPU as it is, " + push.reason;
+        add_both_ways(all, push);
     }
     return all;
 }

@@ -374,7 +374,7 @@ Result<void> Session::failed(std::uint64_t request, Bytes bytes, Error error) {
 std::optional<Session::Request> Session::let_go(std::uint64_t request, Bytes bytes, unsigned epoch) {
     std::lock_guard lock(mutex_);
     const auto found = requests_.find(request);
-    if (found == requests_.end() || epoch != line_.epoch || waits_for_link_) return std::nullopt;
+    if (found == requests_.end() || end_ || epoch != line_.epoch || waits_for_link_) return std::nullopt;
     Request& one = found->second;
     one.leaving -= bytes;
     if (!one.over()) return std::nullopt;

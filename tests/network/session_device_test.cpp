@@ -24,7 +24,8 @@ constexpr Bytes small_frame = 4096;
 // Writes down what it is given. Reaches memory of GPUs, or does not.
 class NotingLink final : public backend::Link {
 public:
-    explicit NotingLink(bool reaches) : reaches_(reaches) {}
+    explicit NotingLink(bool reaches, std::string_view engine = {}) : reaches_(reaches), engine_(engine) {}
+    std::string_view engine() const override { return engine_; }
     Result<void> add(int, const backend::SocketKeys&) override { return {}; }
     std::size_t sockets() const override { return 1; }
     Bytes direct_above() const override { return reaches_ ? small_frame : never; }
@@ -52,6 +53,7 @@ public:
 
 private:
     const bool reaches_;
+    const std::string_view engine_;
     mutable std::mutex mutex_;
 };
 
@@ -75,8 +77,8 @@ protected:
         };
         number = session->grant(std::move(region));
     }
-    void use(bool reaches) {
-        link = std::make_shared<NotingLink>(reaches);
+    void use(bool reaches, std::string_view by = {}) {
+        link = std::make_shared<NotingLink>(reaches, by);
         session->use(link);
     }
     const char* where(Bytes offset, Bytes bytes) {
@@ -106,7 +108,9 @@ TEST_F(SessionDevice, LargeFramesGoStraightThere) {
     EXPECT_EQ(where(10, small_frame + 1), memory.data() + 10);
     EXPECT_TRUE(in_slot(where(10, small_frame))) << "a processor puts it where it belongs";
     use(false);
-    EXPECT_TRUE(in_slot(where(10, small_frame + 1))) << "so does every one of another engine";
+    EXPECT_TRUE(in_slot(where(10, small_frame + 1))) << "so does every one of sockets";
+    use(true, "another");
+    EXPECT_TRUE(in_slot(where(10, small_frame + 1))) << "and of an engine that it is not ready for";
 }
 
 // Not before the GPU sees them.
@@ -218,6 +222,50 @@ TEST_F(SessionOwnMemory, IsPulledStraightOrBySlots) {
     EXPECT_TRUE(moving.over());
     EXPECT_EQ(moving.code(), 0);
     EXPECT_TRUE(content() == text);
+}
+
+// Moves nothing until it is told to.
+class Waiting final : public backend::Backend {
+public:
+    std::string_view name() const override { return "waiting"; }
+    backend::Support probe(const Topology&) override { return backend::Support::yes({}); }
+    std::vector<backend::Capability> capabilities() const override { return {}; }
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions&) override {
+        return std::make_unique<backend::Registration>(buffer);
+    }
+    Result<backend::Progress> start(const backend::Piece&, backend::Flight& flight) override {
+        under_way = &flight;
+        return backend::Progress::pending;
+    }
+    backend::Flight* under_way = nullptr;
+};
+
+// Whoever is told of the end may free the memory.
+TEST_F(SessionOwnMemory, NoEndIsToldWhileASlotMovesIt) {
+    for (const bool in : {false, true}) {
+        const auto alone = std::make_shared<Session>("node7");
+        link = std::make_shared<NotingLink>(false);
+        alone->use(link);
+        Waiting waiting;
+        const auto mine = region(in ? backend::Access::write : backend::Access::read);
+        auto& way = in ? mine->in : mine->out;
+        way->backend = &waiting;
+        test::Moving piece;
+        if (in) {
+            ASSERT_TRUE(alone->pull(7, 0, 5000, address(), piece.flight, mine));
+            const Frame answer{Frame::Kind::push, 1, 0, 0, 5000};
+            ASSERT_TRUE(alone->arrived(answer, alone->landing(answer).value()));
+        } else {
+            ASSERT_TRUE(test::begun(piece, alone->push(address(), 7, 0, 5000, piece.flight, mine)));
+        }
+        ASSERT_NE(waiting.under_way, nullptr);
+        alone->ended(test::some_error());
+        EXPECT_EQ(piece.ends, 0);
+        waiting.under_way->end({});
+        EXPECT_TRUE(piece.over());
+        EXPECT_NE(piece.code(), 0);
+    }
 }
 
 TEST_F(SessionOwnMemory, FailsWhereTheGpuDoesNotSeeIt) {
