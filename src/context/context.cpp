@@ -19,6 +19,19 @@ Result<Place> real_place(const ContextAccess::Impl& impl, const Place& place) {
     return import.buffer.place();
 }
 
+// What hops to and from nodes go over is known when they are connected.
+Result<Route> with_links(const ContextAccess::Impl& impl, Result<Route> route) {
+    if (!route) return route;
+    for (Lane& lane : route->lanes)
+        for (Hop& hop : lane.hops) {
+            const std::string& node = hop.from.node().empty() ? hop.to.node() : hop.from.node();
+            const bool one_end = hop.from.node().empty() != hop.to.node().empty();
+            if (one_end && hop.link.empty() && hop.backend == impl.remote->name())
+                hop.link = impl.remote->link_words(node, route->bytes);
+        }
+    return route;
+}
+
 }  // namespace
 
 Context::Context(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -50,6 +63,7 @@ Result<Context> Context::open(ContextOptions options) {
     impl->shared = std::make_unique<transfer::SharedMemory>(impl->registry, impl->peer_folder);
     impl->engine = std::make_unique<transfer::Engine>(impl->topology, impl->registry);
     impl->engine->use(*impl->shared);
+    impl->own_memory = impl->remote->own_memory(impl->registry, *impl->engine);
     transfer::StagingPool& pool = impl->engine->pool();
     pool.set_pinned_bound(environment.pinned_pool);
     const bool asked = options.relay_memory != ContextOptions{}.relay_memory;
@@ -73,12 +87,12 @@ Result<Route> Context::route(const Place& from, const Place& to, Bytes bytes,
     SIDESTEP_CHECK(context::check(options));
     SIDESTEP_TRY(const Place real_from, real_place(*impl_, from));
     SIDESTEP_TRY(const Place real_to, real_place(*impl_, to));
-    return impl_->engine->route(real_from, real_to, bytes, options);
+    return with_links(*impl_, impl_->engine->route(real_from, real_to, bytes, options));
 }
 
 Result<Route> Context::route(const Buffer& from, const Buffer& to, const CopyOptions& options) const {
     SIDESTEP_CHECK(context::check(options));
-    return impl_->engine->route(from, to, options);
+    return with_links(*impl_, impl_->engine->route(from, to, options));
 }
 
 Transfer Context::copy(const Buffer& from, const Buffer& to, const CopyOptions& options) const {

@@ -33,8 +33,9 @@ struct Context::Impl {
     std::string peer_folder;          // as ContextOptions::peer_folder, or the environment's
     std::shared_ptr<peer::Publisher> publisher = std::make_shared<peer::Publisher>();
     std::unique_ptr<transfer::SharedMemory> shared;
-    std::unique_ptr<transfer::Engine> engine;  // after what it uses, so that it goes before
-    collective::DepartedMembers departed;      // of ranks that left groups; uses the backends too
+    std::unique_ptr<wire::OwnMemory> own_memory;  // of GPUs, as copies to nodes move it
+    std::unique_ptr<transfer::Engine> engine;     // after what it uses, so that it goes before
+    collective::DepartedMembers departed;         // of ranks that left groups; uses the backends too
 };
 
 // The door for functions that extend Context from another header.

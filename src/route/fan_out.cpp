@@ -92,6 +92,8 @@ void find_slots(Ground& ground) {
 
 // Storage that reaches device memory by itself.
 void find_direct(Ground& ground) {
+    // A node's file comes once, whatever the number of GPUs.
+    if (!ground.file.place.node().empty()) return;
     std::vector<HopOption> direct;
     for (const End& place : ground.request.places) {
         const End& from = ground.writes() ? place : ground.file;

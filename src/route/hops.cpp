@@ -60,10 +60,13 @@ void check_memory(HopOption& option, const Offer& offer, const Capability& capab
         pageable ? "use pinned host memory: Context::allocate, cudaHostAlloc or cudaHostRegister" : "");
 }
 
-void check_objections(HopOption& option, const Offer& offer, const End& from, const End& to) {
+// Of a node's places alone those are meant that an objection names.
+void check_objections(HopOption& option, const Offer& offer, const Capability& capability, const End& from,
+                      const End& to) {
     for (const backend::Objection& objection : offer.objections)
         if (option.possible() &&
-            (!objection.place || objection.place == from.place || objection.place == to.place))
+            (objection.place ? objection.place == from.place || objection.place == to.place
+                             : capability.reach != Reach::network))
             refuse_option(option, objection.reason, objection.remedy);
 }
 
@@ -115,8 +118,9 @@ HopOption make_option(const Topology& topology, const Offer& offer, const Capabi
     option.hop.reason = capability.reason;
     option.meets = capability.meets;
     if (!offer.support.usable) refuse_option(option, offer.support.reason, offer.support.remedy);
-    if (capability.reach == Reach::storage_gpu || capability.reach == Reach::nodes)
-        check_objections(option, offer, from, to);
+    if (capability.reach == Reach::storage_gpu || capability.reach == Reach::nodes ||
+        capability.reach == Reach::network)
+        check_objections(option, offer, capability, from, to);
     if (option.possible()) check_reach(option, topology, capability, from, to);
     if (option.possible()) check_memory(option, offer, capability, from, to);
     if (!option.possible()) return option;
@@ -165,16 +169,16 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
                                    const End& from, const End& to) {
     std::vector<HopOption> options;
     const bool same = from.place == to.place;
-    // Between machines bytes leave, or arrive in, host memory of this one, or go from a node to another, or to the same one; or
+    // Between machines bytes leave, or arrive in, memory of this one, or go from a node to another, or to the same one; or
     // both are machines of one topology, whose links say what joins them.
     const bool far = from.place.node() != to.place.node();
     const bool nodes = !from.place.node().empty() && !to.place.node().empty();
-    const auto here = [](const End& end) { return end.place.node().empty() && end.place.is_host(); };
-    const bool near_host = here(from) || here(to);
     const bool one_topology = topology.find(from.place) && topology.find(to.place);
-    const auto asked = [&](Reach reach) {
-        if (reach == Reach::network) return far && near_host;
-        if (reach == Reach::nodes) return nodes && !one_topology;
+    const auto asked = [&](const Capability& capability) {
+        // What is on a node may be storage, what is here may not: so the two ends are told apart.
+        const auto& here = from.place.node().empty() ? capability.from_memory : capability.to_memory;
+        if (capability.reach == Reach::network) return far && !nodes && !here.has(MemoryKind::storage);
+        if (capability.reach == Reach::nodes) return nodes && !one_topology;
         return one_topology || (!far && !nodes);
     };
     for (std::size_t o = 0; o < offers.size(); ++o) {
@@ -184,7 +188,7 @@ std::vector<HopOption> hop_options(const Topology& topology, const std::vector<O
             // Inside one GPU, between two and between machines are different questions: the wrong one is no refusal.
             if (capability.from != from.place.kind() || capability.to != to.place.kind() ||
                 (capability.reach == Reach::same_gpu && !same) ||
-                (capability.reach == Reach::peer_access && same) || !asked(capability.reach))
+                (capability.reach == Reach::peer_access && same) || !asked(capability))
                 continue;
             options.push_back(make_option(topology, offers[o], capability, from, to));
             options.back().choice = {o, c};

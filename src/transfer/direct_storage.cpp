@@ -153,22 +153,30 @@ private:
     std::map<Place, Support> against_;
 };
 
-// Whether the node at one end reaches the other.
+// Whether the node at one end reaches the other; or, of this machine's GPUs, whether their memory goes to or from it as it is.
 std::vector<Objection> objections_of_nodes(const backend::Registry& registry, std::span<const Buffer> from,
                                            std::span<const Buffer> to) {
+    std::vector<Objection> found;
     for (const Offer& offer : registry.offers()) {
         backend::Backend* const backend = offer.support.usable ? registry.find(offer.name) : nullptr;
         if (backend == nullptr || !backend->reaches_nodes()) continue;
         for (const Buffer& source : from)
             for (const Buffer& target : to) {
-                if (source.place().node().empty() || target.place().node().empty() ||
-                    base::is_object(source.place()))
+                const auto is_far = [](const Place& place) { return !place.node().empty(); };
+                const bool nodes = is_far(source.place()) && is_far(target.place());
+                const Place& here = is_far(source.place()) ? target.place() : source.place();
+                const bool gpu = here.is_gpu() && is_far(source.place()) != is_far(target.place());
+                const auto known = [&](const Objection& one) { return gpu && one.place == here; };
+                if ((!nodes && !gpu) || base::is_object(source.place()) || std::ranges::any_of(found, known))
                     continue;
-                if (Support answer = backend->reaches(source, target); !answer.usable)
-                    return {{offer.name, {}, answer.reason, answer.remedy}};
+                Support answer = backend->reaches(source, target);
+                if (answer.usable) continue;
+                const auto place = gpu ? std::optional(here) : std::nullopt;
+                found.push_back({offer.name, place, answer.reason, answer.remedy});
+                if (nodes) return found;
             }
     }
-    return {};
+    return found;
 }
 
 }  // namespace

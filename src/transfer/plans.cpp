@@ -15,6 +15,13 @@ bool interchangeable(const route::Request& a, const route::Request& b) {
            a.from.place == b.from.place && a.to.place == b.to.place;
 }
 
+bool same(const std::vector<Objection>& a, const std::vector<Objection>& b) {
+    return std::equal(
+        a.begin(), a.end(), b.begin(), b.end(), [](const Objection& one, const Objection& other) {
+            return one.backend == other.backend && one.place == other.place && one.reason == other.reason;
+        });
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options) {
@@ -25,17 +32,18 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
                                                     const std::vector<Objection>& against) {
     const route::Request request{ends.from_end,  ends.to_end,         ends.bytes,    options.require,
                                  options.prefer, options.max_staging, options.lanes, pool_.relay_limits()};
-    if (!against.empty()) return make(request, with(registry_.offers(), against));
-    if (request.from.place.is_file() || request.to.place.is_file()) return make(request, registry_.offers());
-    {
+    const bool keep = !request.from.place.is_file() && !request.to.place.is_file();
+    if (keep) {
         std::lock_guard lock(mutex_);
         for (const Kept& kept : kept_)
-            if (interchangeable(kept.request, request)) return kept.plan;
+            if (interchangeable(kept.request, request) && same(kept.against, against)) return kept.plan;
     }
-    SIDESTEP_TRY(auto plan, make(request, registry_.offers()));
+    SIDESTEP_TRY(auto plan, against.empty() ? make(request, registry_.offers())
+                                            : make(request, with(registry_.offers(), against)));
+    if (!keep) return plan;
     std::lock_guard lock(mutex_);
     if (kept_.size() >= max_kept) kept_.erase(kept_.begin());
-    kept_.push_back({request, plan});
+    kept_.push_back({request, against, plan});
     return plan;
 }
 

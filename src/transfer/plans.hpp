@@ -53,6 +53,7 @@ public:
 private:
     struct Kept {
         route::Request request;
+        std::vector<Objection> against;
         std::shared_ptr<const ReadyPlan> plan;
     };
     static constexpr std::size_t max_kept = 256;

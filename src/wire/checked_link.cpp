@@ -70,6 +70,7 @@ public:
     bool scatters() const override { return link_->scatters(); }
     // A processor reads what it makes a sum of: memory of GPUs goes through that of the host.
     Bytes direct_above() const override { return never; }
+    bool takes_direct() const { return link_->direct_above() != never; }
     std::string_view engine() const override { return link_->engine(); }
     std::string over() const override { return link_->over(); }
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override {
@@ -118,6 +119,11 @@ private:
 };
 
 }  // namespace
+
+std::string_view why_never_direct(const backend::Link& link) {
+    const auto* const checked = dynamic_cast<const CheckedLink*>(&link);
+    return checked != nullptr && checked->takes_direct() ? "a processor makes their checksums" : "";
+}
 
 std::shared_ptr<backend::Link> make_link(backend::NetworkEngine& engine,
                                          std::weak_ptr<backend::LinkOwner> owner, bool checked) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "backend/network.hpp"
 
@@ -12,5 +13,7 @@ namespace sidestep::wire {
 // them, so that the session sends them once more over its next link. Both ends are to be checked, or neither.
 std::shared_ptr<backend::Link> make_link(backend::NetworkEngine& engine,
                                          std::weak_ptr<backend::LinkOwner> owner, bool checked);
+// Why memory of GPUs does not go over it as it is, where its engine could: for people. Empty: that is not why.
+std::string_view why_never_direct(const backend::Link& link);
 
 }  // namespace sidestep::wire

@@ -86,8 +86,10 @@ public:
     int links_lost() const;
     // What has become of its engines since this was last asked: "it is reached by verbs again". Empty: nothing.
     std::string take_news();
-    // This machine has another one that might have.
-    bool has_choice() const { return tools_.engines.names().size() > 1; }
+    // It is worth telling: this machine has another one that might have, or what it does is not plain.
+    bool tells_engine() const {
+        return tools_.engines.names().size() > 1 || engine() != "tcp" || encrypted();
+    }
     // What ended it; nothing while it lasts, or tries to connect again.
     std::optional<Error> end() const;
     // The node is told. What is in flight ends soon: see Link::end().

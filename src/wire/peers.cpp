@@ -145,4 +145,15 @@ void Peers::look() const {
     for (const auto& session : sessions) session->link()->look();
 }
 
+void Peers::go_on_with_slots() const {
+    std::vector<std::shared_ptr<Peer>> all;
+    {
+        std::lock_guard lock(mutex_);
+        for (const auto& weak : all_)
+            if (auto peer = weak.lock()) all.push_back(std::move(peer));
+    }
+    for (const auto& peer : all)
+        if (const auto session = peer->session()) session->go_on_with_slots();
+}
+
 }  // namespace sidestep::wire

@@ -44,6 +44,8 @@ public:
     void close();
     // Whoever waits for something small of any of them takes in what has come.
     void look() const;
+    // As Session::go_on_with_slots(), of all.
+    void go_on_with_slots() const;
 
     const Engines& engines() const { return *engines_; }
     // For what takes a while, beside connections that were lost.

@@ -36,6 +36,9 @@ public:
         lookout_->ring();
     }
 
+    // The engine that drives it goes.
+    void cancel() override { stop(); }
+
     bool step(bool) override { return moved_.exchange(false, std::memory_order_relaxed); }
     bool try_step(bool may_block) override { return step(may_block); }
 

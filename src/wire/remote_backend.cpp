@@ -9,8 +9,10 @@
 #include <sidestep/network.hpp>
 
 #include "base/try.hpp"
+#include "wire/checked_link.hpp"
 #include "wire/far.hpp"
 #include "wire/key.hpp"
+#include "wire/remote_end.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -30,6 +32,7 @@ constexpr std::array<PlaceKind, 4> place_kinds{PlaceKind::host, PlaceKind::gpu, 
                                                PlaceKind::shared};
 
 constexpr backend::MemorySet host_kinds{MemoryKind::pageable, MemoryKind::pinned};
+constexpr backend::MemorySet device_kinds{MemoryKind::device, MemoryKind::pool, MemoryKind::vmm};
 constexpr backend::MemorySet all_kinds{MemoryKind::pageable, MemoryKind::pinned, MemoryKind::device,
                                        MemoryKind::pool,     MemoryKind::vmm,    MemoryKind::managed,
                                        MemoryKind::storage};
@@ -39,91 +42,40 @@ Buffer there(const Buffer& buffer) {
     return buffer.on({});
 }
 
-// How they carry bytes, for people.
-std::string engine_words(const Engines& engines) {
+// Memory of this machine that no engine of it was said to move.
+Error not_moved(const Buffer& buffer) {
+    return {ErrorCode::unsupported, "nothing here moves it to other machines", buffer.to_string(), {}};
+}
+
+Result<void> check_ends(const RemoteEnd& from, const RemoteEnd& to) {
+    if (!from.remote() && !to.remote())
+        return Error{ErrorCode::unsupported, "neither end is on a node", to.buffer().to_string(), {}};
+    // It was made ready for one direction.
+    if (from.own() && !from.own()->out) return not_moved(from.buffer());
+    if (to.own() && !to.own()->in) return not_moved(to.buffer());
+    return {};
+}
+
+// How they carry bytes, for people. Sockets take memory of the host alone.
+std::string engine_words(const Engines& engines, bool of_gpus) {
     std::vector<std::string> words;
     if (engines.find("verbs") != nullptr) words.emplace_back("RDMA writes");
     if (engines.find("ncclnet") != nullptr) words.emplace_back("a network plugin");
-    if (engines.find("tcp") != nullptr)
+    if (!of_gpus && engines.find("tcp") != nullptr)
         words.emplace_back(engines.encrypted() ? "encrypted sockets" : "sockets");
     return fmt::format("{}", fmt::join(words, " or "));
 }
 
+// There, and back by the node that has them.
+void add_both_ways(std::vector<Capability>& all, Capability one) {
+    all.push_back(one);
+    std::swap(one.from, one.to);
+    std::swap(one.from_memory, one.to_memory);
+    one.reason += " by the node that has it";
+    all.push_back(std::move(one));
+}
+
 }  // namespace
-
-// One end of pieces: a part of a region of a node, or, without one, host memory of this machine.
-class RemoteBackend::End final : public backend::Registration {
-public:
-    End(Buffer buffer, std::vector<std::shared_ptr<const void>> ready)
-        : Registration(std::move(buffer)), ready_(std::move(ready)) {}
-    // The buffer begins `base` bytes into the region.
-    End(Buffer buffer, std::shared_ptr<const Far> far, Bytes base)
-        : Registration(std::move(buffer)),
-          far_(std::move(far)),
-          base_(base),
-          lost_(far_->peer->links_lost()) {}
-
-    Result<void> commit() override {
-        // Memory has what was confirmed.
-        if (!far_ || !buffer().place().is_file()) return {};
-        // To flush a large file takes as long as it does; a node that is gone is noticed all the same.
-        SIDESTEP_CHECK(far_->peer->ask(Word::commit, to_body(far_->attached.region), Peer::Time::max()));
-        return {};
-    }
-    std::vector<std::string> notes() const override {
-        if (!far_) return {};
-        std::vector<std::string> notes;
-        if (buffer().place().is_file()) notes = report().notes;
-        if (const auto bridge = take_used())
-            if (std::string note = bridge->note(); !note.empty()) notes.push_back(std::move(note));
-        if (!far_->attached.way.empty())
-            notes.push_back(fmt::format("{} moved them {}", buffer().place().node(), far_->attached.way));
-        if (far_->peer->has_choice() || far_->peer->engine() != "tcp" || far_->peer->encrypted())
-            notes.push_back(
-                fmt::format("{} was reached by {}", buffer().place().node(), far_->peer->engine_words()));
-        if (std::string news = far_->peer->take_news(); !news.empty()) notes.push_back(std::move(news));
-        const int now = far_->peer->links_lost();
-        if (const int times = now - lost_.exchange(now); times > 0)
-            notes.push_back(
-                fmt::format("the connection to {} was lost {}; they went on over {}", buffer().place().node(),
-                            times == 1 ? "once" : fmt::format("{} times", times), far_->peer->where()));
-        return notes;
-    }
-    StorageBytes storage_bytes() const override {
-        return far_ && buffer().place().is_file() ? report().storage : StorageBytes();
-    }
-
-    bool remote() const { return far_ != nullptr; }
-    const Far& far() const { return *far_; }
-    Bytes base() const { return base_; }
-    char* address() const { return static_cast<char*>(buffer().address()); }
-    // Bytes come here over it.
-    void use(std::shared_ptr<const Bridge> bridge) const {
-        std::lock_guard lock(mutex_);
-        used_ = std::move(bridge);
-    }
-
-private:
-    std::shared_ptr<const Bridge> take_used() const {
-        std::lock_guard lock(mutex_);
-        return std::exchange(used_, nullptr);
-    }
-    Report report() const {
-        const auto answer = far_->peer->ask(Word::report, to_body(far_->attached.region), Peers::in_time());
-        auto told = answer ? parse_report(*answer) : Result<Report>(answer.error());
-        return told ? std::move(*told)
-                    : Report{{fmt::format("{} did not say how it used the file", buffer().place().node())},
-                             {}};
-    }
-
-    const std::shared_ptr<const Far> far_;
-    const Bytes base_ = 0;
-    const std::vector<std::shared_ptr<const void>> ready_;  // memory here
-    // Since notes were taken: this is kept for the next copy.
-    mutable std::atomic<int> lost_{0};  // links that the session has outlived
-    mutable std::mutex mutex_;          // guards what follows
-    mutable std::shared_ptr<const Bridge> used_;
-};
 
 RemoteBackend::RemoteBackend(std::unique_ptr<Engines> engines, RemoteOptions options)
     : options_(std::move(options)),
@@ -145,6 +97,14 @@ backend::Support RemoteBackend::probe(const Topology& topology) {
     return backend::Support::yes(fmt::format("up to {} sockets to a node", useful_sockets()));
 }
 
+std::unique_ptr<OwnMemory> RemoteBackend::own_memory(const backend::Registry& registry,
+                                                     transfer::Engine& engine) {
+    auto made = std::make_unique<OwnMemory>(*topology_, registry, engine, peers_.engines(),
+                                            [this] { peers_.go_on_with_slots(); });
+    own_ = made.get();
+    return made;
+}
+
 std::size_t RemoteBackend::useful_sockets() const {
     const auto* const tcp = peers_.engines().find("tcp");
     return tcp != nullptr ? tcp->useful_sockets() : 1;
@@ -153,7 +113,7 @@ std::size_t RemoteBackend::useful_sockets() const {
 std::vector<Capability> RemoteBackend::capabilities() const {
     std::vector<Capability> all;
     const bool tcp = name_ == "tcp";
-    const std::string engine = engine_words(peers_.engines());
+    const std::string engine = engine_words(peers_.engines(), false);
     for (const PlaceKind kind : place_kinds) {
         Capability push;
         push.from = PlaceKind::host;
@@ -165,7 +125,6 @@ std::vector<Capability> RemoteBackend::capabilities() const {
         push.max_gb_per_s = gb_per_s_of_a_socket * static_cast<double>(useful_sockets());
         push.latency_us = latency_us;
         push.reason = tcp ? "pushed over TCP" : "pushed over the network";
-        all.push_back(push);
         for (const PlaceKind other : place_kinds) {
             Capability pass = push;
             pass.reach = Reach::nodes;
@@ -175,10 +134,13 @@ std::vector<Capability> RemoteBackend::capabilities() const {
             pass.reason = "pushed by the node that has it to the other";
             all.push_back(pass);
         }
-        std::swap(push.from, push.to);
-        std::swap(push.from_memory, push.to_memory);
-        push.reason += " by the node that has it";
-        all.push_back(push);
+        add_both_ways(all, push);
+        if (tcp) continue;
+        push.from = PlaceKind::gpu;
+        push.from_memory = device_kinds;
+        push.engine = engine_words(peers_.engines(), true);
+        push.reason = "memory of the GPU as it is, " + push.reason;
+        add_both_ways(all, push);
     }
     return all;
 }
@@ -245,6 +207,12 @@ Result<void> RemoteBackend::notify(const std::string& node, std::string_view tex
     return {};
 }
 
+std::string RemoteBackend::link_words(const std::string& node, Bytes bytes) {
+    const auto there = peer(node);
+    if (!there || !(*there)->session(bytes, Peers::in_time())) return {};
+    return (*there)->tells_engine() ? (*there)->engine_words() : std::string();
+}
+
 Result<std::optional<backend::Description>> RemoteBackend::describe(const Buffer& buffer) {
     const std::string& node = buffer.place().node();
     if (node.empty()) return std::optional<backend::Description>();
@@ -262,14 +230,15 @@ Result<std::unique_ptr<backend::Registration>> RemoteBackend::attach(const Buffe
     const std::string& node = buffer.place().node();
     if (node.empty()) {
         SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
+        if (buffer.place().is_gpu()) return attach_own(buffer, options);
         return std::unique_ptr<backend::Registration>(
-            new End(buffer, peers_.engines().prepare(buffer.address(), buffer.size())));
+            new RemoteEnd(buffer, peers_.engines().prepare(buffer.address(), buffer.size())));
     }
     const Bytes bytes = buffer.size() == Buffer::whole ? options.expected_size : buffer.size();
     const auto all = memory_->whole(buffer);
     if (!all) {
         SIDESTEP_TRY(auto far, reach_far(buffer, options, bytes));
-        return std::unique_ptr<backend::Registration>(new End(buffer, std::move(far), 0));
+        return std::unique_ptr<backend::Registration>(new RemoteEnd(buffer, std::move(far), 0));
     }
     // All of an allocation at once: its parts need no question then.
     auto far = memory_->far(buffer, options.access);
@@ -281,7 +250,15 @@ Result<std::unique_ptr<backend::Registration>> RemoteBackend::attach(const Buffe
     }
     const auto base = static_cast<Bytes>(static_cast<const char*>(buffer.address()) -
                                          static_cast<const char*>(all->address()));
-    return std::unique_ptr<backend::Registration>(new End(buffer, std::move(far), base));
+    return std::unique_ptr<backend::Registration>(new RemoteEnd(buffer, std::move(far), base));
+}
+
+Result<std::unique_ptr<backend::Registration>> RemoteBackend::attach_own(
+    const Buffer& buffer, const backend::AttachOptions& options) {
+    if (!own_) return not_moved(buffer);
+    std::string way;
+    SIDESTEP_TRY(auto region, own_->region(buffer, options, way));
+    return std::unique_ptr<backend::Registration>(new RemoteEnd(buffer, std::move(region), std::move(way)));
 }
 
 // For copies of so many bytes.
@@ -303,16 +280,15 @@ Result<std::shared_ptr<const Far>> RemoteBackend::reach_far(const Buffer& buffer
 
 Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, backend::Flight& flight) {
     SIDESTEP_CHECK(backend::check_within(piece));
-    const auto& from = static_cast<const End&>(*piece.from);
-    const auto& to = static_cast<const End&>(*piece.to);
-    if (!from.remote() && !to.remote())
-        return Error{ErrorCode::unsupported, "neither end is on a node", to.buffer().to_string(), {}};
+    const auto& from = static_cast<const RemoteEnd&>(*piece.from);
+    const auto& to = static_cast<const RemoteEnd&>(*piece.to);
+    SIDESTEP_CHECK(check_ends(from, to));
     (from.remote() ? from : to).far().peer->use_better_engine();
     const Bytes from_offset = from.base() + piece.from_offset;
     const Bytes to_offset = to.base() + piece.to_offset;
     if (!from.remote())
         return to.far().session->push(from.address() + piece.from_offset, to.far().attached.region, to_offset,
-                                      piece.size, flight);
+                                      piece.size, flight, from.own());
     const std::uint64_t region = from.far().attached.region;
     if (to.remote()) {
         const auto bridge = to.far().bridge_from(from.far(), peers_.workers(), failures_);
@@ -322,7 +298,7 @@ Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, back
         SIDESTEP_CHECK(bridge->pass({part}, [&flight](const Result<void>& result) { flight.end(result); }));
     } else {
         SIDESTEP_CHECK(from.far().session->pull(region, from_offset, piece.size,
-                                                to.address() + piece.to_offset, flight));
+                                                to.address() + piece.to_offset, flight, to.own()));
     }
     return backend::Progress::pending;
 }
@@ -352,13 +328,13 @@ struct Together {
 
 // The first pieces, as many as go between two nodes: those to one region are one request. Takes them off.
 void RemoteBackend::pass_alike(std::span<const backend::Piece>& rest, const Telling& telling) {
-    const auto& first = static_cast<const End&>(*rest.front().from);
+    const auto& first = static_cast<const RemoteEnd&>(*rest.front().from);
     first.far().peer->use_better_engine();
-    std::vector<std::pair<const End*, std::vector<Part>>> requests;
+    std::vector<std::pair<const RemoteEnd*, std::vector<Part>>> requests;
     for (; !rest.empty(); rest = rest.subspan(1)) {
         const backend::Piece& piece = rest.front();
-        const auto& from = static_cast<const End&>(*piece.from);
-        const auto& to = static_cast<const End&>(*piece.to);
+        const auto& from = static_cast<const RemoteEnd&>(*piece.from);
+        const auto& to = static_cast<const RemoteEnd&>(*piece.to);
         if (!from.remote() || !to.remote() || from.far().session != first.far().session) break;
         auto request = std::find_if(requests.begin(), requests.end(),
                                     [&](const auto& one) { return &one.first->far() == &to.far(); });
@@ -377,14 +353,16 @@ void RemoteBackend::pass_alike(std::span<const backend::Piece>& rest, const Tell
 
 // The same between this machine and a node, one way.
 void RemoteBackend::start_alike(std::span<const backend::Piece>& rest, const Telling& telling) {
-    const bool there = static_cast<const End&>(*rest.front().to).remote();
+    const bool there = static_cast<const RemoteEnd&>(*rest.front().to).remote();
     Session* session = nullptr;
+    const auto own = static_cast<const RemoteEnd&>(there ? *rest.front().from : *rest.front().to).own();
     std::vector<Part> parts;
     for (; !rest.empty(); rest = rest.subspan(1)) {
         const backend::Piece& piece = rest.front();
-        const auto& near = static_cast<const End&>(there ? *piece.from : *piece.to);
-        const auto& end = static_cast<const End&>(there ? *piece.to : *piece.from);
-        if (near.remote() || !end.remote() || (session != nullptr && end.far().session.get() != session))
+        const auto& near = static_cast<const RemoteEnd&>(there ? *piece.from : *piece.to);
+        const auto& end = static_cast<const RemoteEnd&>(there ? *piece.to : *piece.from);
+        if (near.remote() || !end.remote() || near.own() != own ||
+            (session != nullptr && end.far().session.get() != session))
             break;
         if (session == nullptr) end.far().peer->use_better_engine();
         session = end.far().session.get();
@@ -393,15 +371,16 @@ void RemoteBackend::start_alike(std::span<const backend::Piece>& rest, const Tel
                          reinterpret_cast<unsigned char*>(near.address()) +
                              (there ? piece.from_offset : piece.to_offset)});
     }
-    there ? session->bring(std::move(parts), telling()) : session->fetch(std::move(parts), telling());
+    there ? session->bring(std::move(parts), telling(), own)
+          : session->fetch(std::move(parts), telling(), own);
 }
 
 Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Piece> pieces,
                                                      backend::Flight& flight) {
     for (const backend::Piece& piece : pieces) {
         SIDESTEP_CHECK(backend::check_within(piece));
-        if (!static_cast<const End&>(*piece.from).remote() && !static_cast<const End&>(*piece.to).remote())
-            return Error{ErrorCode::unsupported, "neither end is on a node", "network", {}};
+        SIDESTEP_CHECK(
+            check_ends(static_cast<const RemoteEnd&>(*piece.from), static_cast<const RemoteEnd&>(*piece.to)));
     }
     // One more than requests, so that it is not over before this returns.
     const auto all = std::make_shared<Together>(flight, 1);
@@ -413,8 +392,8 @@ Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Pi
     };
     for (auto rest = pieces; !rest.empty();) {
         const backend::Piece& first = rest.front();
-        const bool pass =
-            static_cast<const End&>(*first.from).remote() && static_cast<const End&>(*first.to).remote();
+        const bool pass = static_cast<const RemoteEnd&>(*first.from).remote() &&
+                          static_cast<const RemoteEnd&>(*first.to).remote();
         pass ? pass_alike(rest, telling) : start_alike(rest, telling);
     }
     if (!all->over({})) return backend::Progress::pending;
@@ -435,6 +414,8 @@ backend::Support RemoteBackend::reaches(const Buffer& from, const Buffer& to) {
         return backend::Support::yes({});
     const std::string& sender = from.place().node();
     const std::string& receiver = to.place().node();
+    if (sender.empty()) return reaches_own(from.place(), receiver);
+    if (receiver.empty()) return reaches_own(to.place(), sender);
     const auto first = peer(sender);
     const auto second = peer(receiver);
     if (!first || !second) return backend::Support::yes({});
@@ -460,6 +441,21 @@ backend::Support RemoteBackend::reaches(const Buffer& from, const Buffer& to) {
     std::lock_guard lock(mutex_);
     tried_[{sender, receiver}] = {*first, *second, answer, now, failures};
     return answer;
+}
+
+// What carries the node's session says whether it takes memory of GPUs; then it is tried.
+backend::Support RemoteBackend::reaches_own(const Place& gpu, const std::string& node) {
+    if (name_ == "tcp" || !own_) return backend::Support::yes({});
+    const auto there = peer(node);
+    const auto session =
+        there ? (*there)->session(0, Peers::in_time()) : Result<std::shared_ptr<Session>>(there.error());
+    if (!session) return backend::Support::yes({});
+    const auto link = (*session)->link();
+    if (link->direct_above() != backend::Link::never) return own_->reaches(gpu, link->engine());
+    if (const auto why = why_never_direct(*link); !why.empty())
+        return backend::Support::no(std::string(why), {});
+    return backend::Support::no(
+        fmt::format("{} is reached by {}, which takes memory of the host alone", node, link->engine()), {});
 }
 
 Result<Allocation> RemoteBackend::allocate(const Place& place, Bytes bytes, MemoryKind kind) {

@@ -13,6 +13,7 @@
 
 #include "backend/backend.hpp"
 #include "wire/etcd.hpp"
+#include "wire/own_memory.hpp"
 #include "wire/peers.hpp"
 
 namespace sidestep::wire {
@@ -28,13 +29,17 @@ struct RemoteOptions {
     std::string node;      // what this machine calls itself
 };
 
-// Moves bytes between host memory here and any place of a node: a piece is a push, or a question for one. Between two nodes
+// Moves bytes between memory here and any place of a node: a piece is a push, or a question for one. Between two nodes
 // the one that has them pushes them to the other. Nodes are connected when they are first asked for, and again after they
 // were lost.
 class RemoteBackend final : public backend::Backend, public backend::Allocator, public backend::Batcher {
 public:
     RemoteBackend(std::unique_ptr<Engines> engines, RemoteOptions options);
     ~RemoteBackend() override { peers_.close(); }
+
+    // What moves memory of GPUs of this machine; to be called before the first copy, and to go between the engine, which it
+    // outlives, and the backends.
+    std::unique_ptr<OwnMemory> own_memory(const backend::Registry& registry, transfer::Engine& engine);
 
     // The node, connected.
     Result<std::shared_ptr<Peer>> peer(const std::string& node);
@@ -44,6 +49,9 @@ public:
     // Names in a folder of the node, sorted; those that begin with a dot are left out.
     Result<std::vector<std::string>> names_in(const std::string& node, const std::string& folder);
     Result<void> notify(const std::string& node, std::string_view text);
+    // What a copy of that many bytes goes over, which connects what it needs: "verbs (mlx5_0, mlx5_1)". Empty where there is no
+    // choice, or the node is not reached.
+    std::string link_words(const std::string& node, Bytes bytes);
 
     // This machine's engines, the best first.
     std::vector<std::string> engine_names() const { return peers_.engines().names(); }
@@ -55,7 +63,7 @@ public:
     backend::Allocator* allocator() override { return this; }
     backend::Batcher* batcher() override { return this; }
     bool reaches_nodes() const override { return true; }
-    // Whether the node that has them reaches the other.
+    // Whether the node that has them reaches the other, or memory of a GPU here goes to or from the node as it is.
     backend::Support reaches(const Buffer& from, const Buffer& to) override;
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
@@ -70,11 +78,13 @@ public:
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
 
 private:
-    class End;
     // Counts one more request, and answers what is to be called when that is over.
     using Telling = std::function<Session::Told()>;
     void pass_alike(std::span<const backend::Piece>& rest, const Telling& telling);
     void start_alike(std::span<const backend::Piece>& rest, const Telling& telling);
+    backend::Support reaches_own(const Place& gpu, const std::string& node);
+    Result<std::unique_ptr<backend::Registration>> attach_own(const Buffer& buffer,
+                                                              const backend::AttachOptions& options);
     Result<std::shared_ptr<const Far>> reach_far(const Buffer& buffer, const backend::AttachOptions& options,
                                                  Bytes bytes);
     // Asks the node, and once more where its connection was over without anybody here knowing: a node that was started again
@@ -102,6 +112,7 @@ private:
     mutable std::mutex mutex_;            // guards what follows
     std::map<std::string, NodeAddress> named_;
     std::map<std::pair<std::string, std::string>, Tried> tried_;
+    OwnMemory* own_ = nullptr;  // constant from own_memory() on; null: none
     Peers peers_;
     const std::string name_;
 };

@@ -8,11 +8,10 @@
 
 #include "base/try.hpp"
 #include "driver/files.hpp"
-#include "route/hops.hpp"
-#include "route/words.hpp"
 #include "transfer/ends.hpp"
 #include "wire/checked_link.hpp"
 #include "wire/peer.hpp"
+#include "wire/region_ways.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -323,58 +322,31 @@ Result<Served::Held> Served::make_ready(std::shared_ptr<const Found> what, const
         region.address = static_cast<unsigned char*>(found.buffer.address());
         return held;
     }
-    const route::End end{found.buffer.place(), found.description.memory};
-    const auto& offers = node_->machine.registry.offers();
-    const auto stops = route::host_stops(node_->machine.topology, offers, end, end);
-    if (stops.empty())
-        return Error{
-            ErrorCode::unsupported, "no backend gives host memory to stage bytes in", region.name, {}};
-    const route::End& slot = stops.front();
-    const auto in = route::best_hop(node_->machine.topology, offers, slot, end);
-    const auto out = route::best_hop(node_->machine.topology, offers, end, slot);
-    const auto& first = writes ? in : out;
-    if (!first.possible())
-        return Error{ErrorCode::path_unavailable, first.refusal, region.name, first.remedy};
-    backend::Backend* const backend = node_->machine.registry.find(first.hop.backend);
-    if (backend == nullptr) return Error{ErrorCode::internal, "a backend is missing", first.hop.backend, {}};
+    SIDESTEP_TRY(const SlotWay by, slot_way(node_->machine.topology, node_->machine.registry,
+                                            {found.buffer.place(), found.description.memory}, writes));
     if (!held.registration) {
-        SIDESTEP_TRY(held.registration, backend->attach(found.buffer, request.options));
+        SIDESTEP_TRY(held.registration, by.backend->attach(found.buffer, request.options));
     }
-    way = fmt::format("by {} memory and its {}", to_string(slot.memory), route::engine_words(first.hop));
-    reach_device(region, found, *backend, way);
+    way = by.words;
+    if (found.buffer.place().is_gpu()) reach_device(region, found.buffer, *by.backend, way);
     if (writes) {
-        SIDESTEP_TRY(region.slots_in, slots(slot.place, slot.memory, true));
-        SIDESTEP_TRY(auto ring, region.slots_in->attach(*backend, backend::Access::read));
-        region.in = Way{backend, in.choice.capability, held.registration, std::move(ring)};
+        SIDESTEP_TRY(auto ring, slots(by.slot.place, by.slot.memory, true));
+        SIDESTEP_CHECK(add_slots(region, by, held.registration, true, std::move(ring)));
     }
-    region.readable = out.possible() && out.hop.backend == first.hop.backend;
+    region.readable = by.out.possible() && by.out.hop.backend == by.backend->name();
     if (region.readable) {
-        SIDESTEP_TRY(region.slots_out, slots(slot.place, slot.memory, false));
-        SIDESTEP_TRY(auto ring, region.slots_out->attach(*backend, backend::Access::write));
-        region.out = Way{backend, out.choice.capability, held.registration, std::move(ring)};
+        SIDESTEP_TRY(auto ring, slots(by.slot.place, by.slot.memory, false));
+        SIDESTEP_CHECK(add_slots(region, by, held.registration, false, std::move(ring)));
     }
     return held;
 }
 
-// Host memory stays the way for what is small, for other engines, and where this one is lost.
-void Served::reach_device(Region& region, const Found& found, backend::Backend& backend, std::string& way) {
+void Served::reach_device(Region& region, const Buffer& memory, backend::Backend& backend, std::string& way) {
     const auto tools = node_->tools.lock();
-    backend::DmaBufs* const exporter = backend::dma_bufs_of(backend);
     const auto link = session_->link();
-    if (!found.buffer.place().is_gpu() || exporter == nullptr || !tools ||
-        link->direct_above() == backend::Link::never)
-        return;
-    auto reached = tools->prepare_device(link->engine(), found.buffer, *exporter);
-    if (!reached) {
-        way += fmt::format(", since its cards do not reach {}: {}", region.name, reached.error().message);
-        return;
-    }
-    if (!*reached) return;
-    way = fmt::format("{} straight into {} and out of it, {}; else {}", (*reached)->over, region.name,
-                      (*reached)->words, way);
-    region.device_address = static_cast<unsigned char*>(found.buffer.address());
-    region.device = std::move((*reached)->ready);
-    region.see_writes = [exporter, place = found.buffer.place()] { return exporter->see_writes(place); };
+    if (const auto why = why_never_direct(*link); !why.empty()) way += fmt::format(", since {}", why);
+    if (tools && link->direct_above() != backend::Link::never)
+        wire::reach_device(region, *tools, link->engine(), memory, backend, way);
 }
 
 Result<std::shared_ptr<Slots>> Served::slots(const Place& place, MemoryKind kind, bool in) {

@@ -162,8 +162,8 @@ private:
     // Over a registration that there is, or, where it is null, one of its own.
     Result<Held> make_ready(std::shared_ptr<const Found> found, const AttachRequest& request,
                             std::string& way, std::shared_ptr<backend::Registration> registration);
-    // Has the session's engine reach memory of a GPU, or says why not, for `way`.
-    void reach_device(Region& region, const Found& found, backend::Backend& backend, std::string& way);
+    // By the session's engine, where that can: see wire/region_ways.hpp.
+    void reach_device(Region& region, const Buffer& memory, backend::Backend& backend, std::string& way);
     Result<std::string> grant(Held held, Attached attached);
     // served_lend.cpp
     Result<std::string> lend(std::string_view body);

@@ -136,6 +136,7 @@ private:
 };
 
 void Session::send_push(const Line& line, std::uint64_t number, const Request& request, Range range) {
+    if (request.own) return queue_own(line, number, request, range);
     Bundle bundle(line.link, [this, number, epoch = line.epoch](Bytes bytes) -> std::function<void()> {
         sent_.fetch_add(bytes, std::memory_order_relaxed);
         return [self = shared_from_this(), number, bytes, epoch] {
@@ -144,6 +145,42 @@ void Session::send_push(const Line& line, std::uint64_t number, const Request& r
     });
     Scattering scattering(bundle, number, line.scatters);
     request.parts->cut(range, backend::max_push, [&](const Part& part) { scattering.add(part); });
+    scattering.flush();
+}
+
+// What has lost its link by now is sent by replay().
+void Session::queue_own(const Line& line, std::uint64_t number, const Request& request, Range range) {
+    {
+        std::lock_guard lock(mutex_);
+        if (end_ || waits_for_link_ || line.epoch != line_.epoch) return;
+        request.parts->cut(range, range.size(), [&](const Part& part) {
+            const auto offset = static_cast<Bytes>(part.memory - request.own->device_address);
+            fetches_.push_back(
+                {request.own, number, part.at, offset, part.size, nullptr, part.offset, part.region});
+        });
+    }
+    pump();
+}
+
+// A push of this end's request: out of the slot, or, without one, out of memory of the GPU.
+void Session::send_own(const Line& line, const Fetch& part, const std::shared_ptr<Slots::Slot>& slot) {
+    Bundle bundle(line.link, [&, epoch = line.epoch](Bytes bytes) -> std::function<void()> {
+        sent_.fetch_add(bytes, std::memory_order_relaxed);
+        return [self = shared_from_this(), number = part.request, bytes, epoch, slot] {
+            if (const auto over = self->let_go(number, bytes, epoch)) over->end();
+            if (!slot) self->memory_sent(bytes, epoch);
+        };
+    });
+    Scattering scattering(bundle, part.request, line.scatters);
+    auto* from =
+        slot ? static_cast<unsigned char*>(slot->address()) : part.region->device_address + part.offset;
+    Bytes at = part.at;
+    for (std::size_t i = 0; i < part.places.size(); ++i) {
+        const Bytes size = part.places[i].size;
+        scattering.add({part.into, part.to_offsets[i], size, from, at});
+        from += size;
+        at += size;
+    }
     scattering.flush();
 }
 
@@ -177,8 +214,8 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
 
 // The request is not over until this returns, so that the flight is not ended in here.
 Result<backend::Progress> Session::push(const void* from, std::uint64_t region, Bytes offset, Bytes size,
-                                        backend::Flight& flight) {
-    Request request = request_of({part_of(region, offset, size, from)});
+                                        backend::Flight& flight, std::shared_ptr<Region> own) {
+    Request request = request_of({part_of(region, offset, size, from)}, std::move(own));
     request.flight = &flight;
     SIDESTEP_TRY(const auto over, begin_push(request));
     if (!over) return backend::Progress::pending;
@@ -194,16 +231,16 @@ Result<std::optional<Session::Request>> Session::begin_push(const Request& reque
     return started(number);
 }
 
-void Session::fetch(std::vector<Part> parts, Told told) {
-    Request request = request_of(std::move(parts));
+void Session::fetch(std::vector<Part> parts, Told told, std::shared_ptr<Region> own) {
+    Request request = request_of(std::move(parts), std::move(own));
     if (request.parts->size() == 0) return told({});
     request.told = told;
     request.pull = true;
     if (auto begun = ask(request); !begun) told(begun.error());
 }
 
-void Session::bring(std::vector<Part> parts, Told told) {
-    Request request = request_of(std::move(parts));
+void Session::bring(std::vector<Part> parts, Told told, std::shared_ptr<Region> own) {
+    Request request = request_of(std::move(parts), std::move(own));
     request.told = told;
     auto over = begin_push(request);
     if (!over) return told(over.error());
@@ -238,9 +275,9 @@ void Session::ask_waiting() {
     }
 }
 
-Result<void> Session::pull(std::uint64_t region, Bytes offset, Bytes size, void* to,
-                           backend::Flight& flight) {
-    Request request = request_of({part_of(region, offset, size, to)});
+Result<void> Session::pull(std::uint64_t region, Bytes offset, Bytes size, void* to, backend::Flight& flight,
+                           std::shared_ptr<Region> own) {
+    Request request = request_of({part_of(region, offset, size, to)}, std::move(own));
     request.flight = &flight;
     request.pull = true;
     return ask(request);
@@ -271,6 +308,11 @@ std::uint64_t Session::grant(std::shared_ptr<Region> region) {
     return number;
 }
 
+void Session::go_on_with_slots() {
+    link()->resume(backend::Link::Resume::all);
+    pump();
+}
+
 void Session::withdraw(std::uint64_t number) {
     std::shared_ptr<Region> last;  // may free memory: not with the mutex held
     std::lock_guard lock(mutex_);
@@ -294,7 +336,8 @@ Result<void> Session::came(std::uint64_t request, bool answer, Bytes at, Bytes b
         Request& one = found->second;
         // What was asked for is there when it has come, not when somebody says so.
         if (one.pull != answer || one.waiting) return not_asked_for();
-        if (answer) one.landing -= bytes;
+        if (answer)
+            one.landing -= std::min(bytes, one.landing);  // out of a slot when the link was lost: of none
         const Bytes size = one.parts->size();
         const bool within = at <= size && bytes <= size - at;
         if (!within || bytes > one.left - one.landing || !one.done.add({at, at + bytes}))
@@ -331,7 +374,7 @@ Result<void> Session::failed(std::uint64_t request, Bytes bytes, Error error) {
 std::optional<Session::Request> Session::let_go(std::uint64_t request, Bytes bytes, unsigned epoch) {
     std::lock_guard lock(mutex_);
     const auto found = requests_.find(request);
-    if (found == requests_.end() || epoch != line_.epoch || waits_for_link_) return std::nullopt;
+    if (found == requests_.end() || end_ || epoch != line_.epoch || waits_for_link_) return std::nullopt;
     Request& one = found->second;
     one.leaving -= bytes;
     if (!one.over()) return std::nullopt;

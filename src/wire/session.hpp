@@ -1,6 +1,7 @@
 // What two machines do with each other's memory over a link: pushes, and answers to those who ask for them.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "backend/backend.hpp"
 #include "backend/network.hpp"
@@ -37,10 +39,14 @@ struct Region {
     std::shared_ptr<Slots> slots_in;   // of the session, for all its regions
     std::shared_ptr<Slots> slots_out;  // others, so that two machines that wait for each other's slots go on
     std::shared_ptr<const void> keeps{};  // the memory
-    // Memory of a GPU that engines reach, which `device` keeps ready for them; null: they do not. Small pieces, and all over
-    // links that cannot, go by the slots. `see_writes`: before what has come is confirmed.
+    // Memory of a GPU: where it begins, and what keeps it ready for each engine that reaches it. Small pieces, and all over
+    // links of other engines, go by the slots. `see_writes`: before what has come is confirmed.
     unsigned char* device_address = nullptr;
-    std::shared_ptr<const void> device{};
+    struct Reached {
+        std::string_view engine;
+        std::shared_ptr<const void> ready;
+    };
+    std::vector<Reached> reached{};
     std::function<Result<void>()> see_writes{};
     // One of a third machine, `target` of that session; nothing above but the size is of use then.
     std::shared_ptr<Session> beyond{};
@@ -84,20 +90,23 @@ public:
 
     // Brings bytes of this machine to a region of the other, or from there. The flight is ended once they are where they
     // belong, or when that has failed; not where an error is answered. Only bounds that the other end gave are
-    // looked at there.
+    // looked at there. `own`: memory of a GPU here, which holds them all; null: memory of the host.
     Result<backend::Progress> push(const void* from, std::uint64_t region, Bytes offset, Bytes size,
-                                   backend::Flight& flight);
-    Result<void> pull(std::uint64_t region, Bytes offset, Bytes size, void* to, backend::Flight& flight);
+                                   backend::Flight& flight, std::shared_ptr<Region> own = {});
+    Result<void> pull(std::uint64_t region, Bytes offset, Bytes size, void* to, backend::Flight& flight,
+                      std::shared_ptr<Region> own = {});
     // As push() and pull(), many parts as one; `told` is called once, on any thread, this one too.
     using Told = std::function<void(const Result<void>&)>;
-    void bring(std::vector<Part> parts, Told told);
-    void fetch(std::vector<Part> parts, Told told);
+    void bring(std::vector<Part> parts, Told told, std::shared_ptr<Region> own = {});
+    void fetch(std::vector<Part> parts, Told told, std::shared_ptr<Region> own = {});
     // Has the other machine bring them to a third one, each to its target. `told` as a flight would be.
     Result<void> pass(std::vector<Part> parts, Told told);
 
     // Lets the other machine reach a region, under the number that is answered, until it is withdrawn.
     std::uint64_t grant(std::shared_ptr<Region> region);
     void withdraw(std::uint64_t number);
+    // A slot of memory of a GPU here has been given back, which this session may wait for.
+    void go_on_with_slots();
 
     // Something that this end asked for is on its way.
     bool waits() const {
@@ -140,10 +149,12 @@ private:
         bool pass = false;
         bool waiting = false;  // its questions have not been asked yet
         std::shared_ptr<const Parts> parts;
-        Bytes left = 0;         // neither arrived nor failed
-        Bytes landing = 0;      // of these, on their way into memory here
-        Bytes leaving = 0;      // of a push: not given to the system yet, from memory here
-        bool starting = false;  // push() is still at it
+        std::shared_ptr<Region> own{};  // their memory, where it is a GPU's
+        int moving = 0;                 // slots between it and the link
+        Bytes left = 0;                 // neither arrived nor failed
+        Bytes landing = 0;              // of these, on their way into memory here
+        Bytes leaving = 0;              // of a push: not given to the system yet, from memory here
+        bool starting = false;          // push() is still at it
         bool small = false;
         Ranges done{};
         std::optional<Error> error{};  // the first
@@ -154,7 +165,7 @@ private:
         }
         // No bytes leave for it from here.
         bool asks() const { return pull || pass; }
-        bool over() const { return left == 0 && leaving == 0 && !starting; }
+        bool over() const { return left == 0 && leaving == 0 && moving == 0 && !starting; }
         void end() const {
             const Result<void> result = error ? Result<void>(*error) : Result<void>();
             flight != nullptr ? flight->end(result) : told(result);
@@ -166,15 +177,19 @@ private:
         unsigned epoch = 0;
         bool scatters = false;
         Bytes direct_above = backend::Link::never;
+        std::string_view engine{};
         // So many bytes of the region need no slot.
         bool is_direct(const Region& region, Bytes bytes) const {
-            return region.device_address != nullptr && bytes > direct_above;
+            return bytes > direct_above &&
+                   std::any_of(region.reached.begin(), region.reached.end(),
+                               [&](const Region::Reached& one) { return one.engine == engine; });
         }
     };
     static Line line_of(std::shared_ptr<backend::Link> link, unsigned epoch) {
         const bool scatters = link->scatters();
         const Bytes direct_above = link->direct_above();
-        return {std::move(link), epoch, scatters, direct_above};
+        const std::string_view engine = link->engine();
+        return {std::move(link), epoch, scatters, direct_above, engine};
     }
     // What is to be sent once more, or asked for.
     struct Gap {
@@ -182,7 +197,7 @@ private:
         Request what;  // without its end
         Range range;
     };
-    // A pull or pass of the other end: what is still to be sent.
+    // A pull or pass of the other end, or a push of this one out of memory of a GPU: what is still to be sent.
     struct Fetch {
         std::shared_ptr<Region> region;
         std::uint64_t request = 0;
@@ -190,13 +205,17 @@ private:
         Bytes offset = 0;              // of the region
         Bytes size = 0;                // what is left of it
         std::shared_ptr<Region> to{};  // of a third machine; null: to who asks
-        Bytes to_offset = 0;
+        Bytes to_offset = 0;           // there, or in the region that the next names
+        std::uint64_t into = 0;        // of the other end, for a push of this one's request
         // Of what goes by a slot, or to a third machine: all that goes together, `size` bytes in all.
         std::vector<backend::RegionPart> places{};
         std::vector<Bytes> to_offsets{};  // where each of them goes there
 
         bool by_slot(const Line& line, Bytes bytes) const {
             return region->address == nullptr && (to || !line.is_direct(*region, bytes));
+        }
+        bool is_with(const Fetch& other) const {
+            return request == other.request && (into != 0) == (other.into != 0);
         }
     };
 
@@ -207,9 +226,10 @@ private:
     }
     // Answers the request's number, and over which link it goes: null, where it waits for one.
     Result<std::pair<std::uint64_t, Line>> begin(Request request);
-    static Request request_of(std::vector<Part> parts) {
+    static Request request_of(std::vector<Part> parts, std::shared_ptr<Region> own = {}) {
         Request request;
         request.parts = std::make_shared<const Parts>(std::move(parts));
+        request.own = std::move(own);
         return request;
     }
     // With the mutex held: no more is asked for than the other end bears.
@@ -218,6 +238,7 @@ private:
     }
     Result<std::optional<Request>> begin_push(const Request& request);
     void send_push(const Line& line, std::uint64_t number, const Request& request, Range range);
+    void queue_own(const Line& line, std::uint64_t number, const Request& request, Range range);
     static void add_places(Bundle& bundle, std::uint64_t request, const std::vector<Part>& parts,
                            backend::Frame::Kind kind, std::vector<backend::Memory> memory);
     static void send_question(const Line& line, std::uint64_t number, const Request& request, Range range);
@@ -241,8 +262,9 @@ private:
     Answer judged(Answer answer);
     void wait_for_link();
     void end_all(const Error& why);
-    // Pieces between slots and what lies behind, as settle() counts them.
-    void moving(int more);
+    // Pieces between slots and what lies behind, as settle() counts them; `own`: the request of this end whose memory that is,
+    // which is not over before.
+    void moving(int more, std::uint64_t own = 0);
     // With the mutex held.
     Result<std::shared_ptr<Region>> find_region(const backend::Frame& frame, bool write) const;
     Result<std::shared_ptr<Region>> region_of(const backend::Frame& frame, bool write) const {
@@ -251,6 +273,9 @@ private:
     }
     Result<std::shared_ptr<Region>> target_of(const backend::Frame& frame) const;
     Result<backend::Landing> landing_of_answer(const backend::Frame& frame);
+    // What came into memory of a GPU, or into a slot of it.
+    Result<void> answered(const backend::Frame& frame, const backend::Landing& landing);
+    Result<void> landed(const backend::Frame& frame, unsigned epoch, const Result<void>& there);
     Result<backend::Landing> landing_of_scatter(const backend::Frame& frame);
     // Where the region's pace has them wait, what has come is landed, and what was asked for is sent, later.
     bool may_move(const Region& region, Pace::Direction direction, Bytes bytes);
@@ -271,7 +296,10 @@ private:
     Fetch cut_fetch(Bytes most);
     void add_fetches(Fetch& part);
     void fail_fetch(const Fetch& part, const Error& why);
+    void fail_own(std::uint64_t request, Bytes bytes, const Error& why);
     void send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
+    // A push of this end's: out of the slot, or, without one, out of memory of the GPU.
+    void send_own(const Line& line, const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
     // Small pushes, and answers from memory, that can go together.
     class Scattering;
     class Answers;

@@ -99,8 +99,14 @@ Result<Landing> Session::landing_of_answer(const Frame& frame) {
     const Bytes all = request.parts->size();
     const bool within = frame.offset <= all && frame.size <= all - frame.offset;
     if (!within || frame.size > request.left - request.landing) return not_asked_for();
-    if (landing.address == nullptr) {
-        if (!line_.scatters) return not_asked_for();
+    if (landing.address == nullptr && !line_.scatters) return not_asked_for();
+    if (request.own) {
+        if (landing.address != nullptr && line_.is_direct(*request.own, frame.size))
+            landing.keeps = request.own;
+        else
+            landing = in_slot(*request.own, frame.size);
+        if (landing.kind == Landing::Kind::later) return landing;
+    } else if (landing.address == nullptr) {
         request.parts->cut({frame.offset, frame.offset + frame.size}, frame.size, [&](const Part& part) {
             landing.parts.push_back({part.memory, part.size});
         });
@@ -164,8 +170,9 @@ Result<void> Session::act_on(const Frame& frame, Landing landing) {
         case Frame::Kind::scatter:
         case Frame::Kind::push:
             received_.fetch_add(frame.size, std::memory_order_relaxed);
-            if (frame.region == 0) return came(frame.request, true, frame.offset, frame.size);
-            return pushed(frame, landing);
+            if (frame.region != 0) return pushed(frame, landing);
+            if (landing.keeps) return answered(frame, landing);
+            return came(frame.request, true, frame.offset, frame.size);
         case Frame::Kind::confirm:
             return came(frame.request, false, frame.offset, frame.size);
         case Frame::Kind::pull:
@@ -177,6 +184,49 @@ Result<void> Session::act_on(const Frame& frame, Landing landing) {
             return fault(frame, landing);
     }
     return {};
+}
+
+// What came into memory of a GPU, or into a slot of it.
+Result<void> Session::answered(const Frame& frame, const Landing& landing) {
+    std::shared_ptr<Region> own;
+    std::vector<backend::RegionPart> places;
+    unsigned epoch = 0;
+    {
+        std::lock_guard lock(mutex_);
+        const auto found = requests_.find(frame.request);
+        if (found == requests_.end() || !found->second.own) return not_asked_for();
+        own = found->second.own;
+        epoch = line_.epoch;
+        const Range range{frame.offset, frame.offset + frame.size};
+        found->second.parts->cut(range, frame.size, [&](const Part& part) {
+            places.push_back({static_cast<Bytes>(part.memory - own->device_address), part.size});
+        });
+        if (landing.keeps != own) {
+            ++moving_;
+            ++found->second.moving;
+        }
+    }
+    if (landing.keeps == own) return landed(frame, epoch, own->see_writes());
+    const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
+    slot->move(slot, *own->in, true, std::move(places),
+               [self = shared_from_this(), own, frame, epoch](const auto&, const Result<void>& moved) {
+                   if (auto told = self->judged(self->landed(frame, epoch, moved)); !told)
+                       self->link()->close(told.error());
+                   self->moving(-1, frame.request);
+               });
+    return {};
+}
+
+// Over a link that has ended since it counts for nothing: it is asked for again.
+Result<void> Session::landed(const Frame& frame, unsigned epoch, const Result<void>& there) {
+    {
+        std::lock_guard lock(mutex_);
+        const auto found = requests_.find(frame.request);
+        if (end_ || waits_for_link_ || epoch != line_.epoch || found == requests_.end()) return {};
+        if (!there) found->second.landing -= frame.size;
+    }
+    if (there) return came(frame.request, true, frame.offset, frame.size);
+    return failed(frame.request, frame.size, there.error());
 }
 
 Result<void> Session::pushed(const Frame& frame, const Landing& landing) {

@@ -99,9 +99,12 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
         return std::nullopt;
     }
     Fetch part = cut_fetch(backend::max_push);
-    if (by_slot || part.to) part.places.push_back({part.offset, part.size});
-    if (part.to) part.to_offsets.push_back(part.to_offset);
-    if (part.to || (by_slot && line.scatters)) add_fetches(part);
+    const bool leads_on = part.to || part.into != 0;
+    if (by_slot || leads_on) part.places.push_back({part.offset, part.size});
+    if (leads_on) part.to_offsets.push_back(part.to_offset);
+    if (part.to || (by_slot && (line.scatters || leads_on))) add_fetches(part);
+    if (by_slot) ++moving_;
+    if (by_slot && part.into != 0) ++requests_.at(part.request).moving;
     if (!by_slot) on_the_way_ += part.size;
     if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
     return part;
@@ -111,12 +114,12 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
 void Session::add_fetches(Fetch& part) {
     const auto goes_on = [&](const Fetch& next) {
         return next.request == part.request && next.region == part.region && next.at == part.at + part.size &&
-               next.to == part.to && part.size + next.size <= backend::max_push;
+               next.to == part.to && next.into == part.into && part.size + next.size <= backend::max_push;
     };
     while (part.places.size() < backend::most_places && !fetches_.empty() && goes_on(fetches_.front())) {
         const Fetch more = cut_fetch(backend::max_push);
         part.places.push_back({more.offset, more.size});
-        if (part.to) part.to_offsets.push_back(more.to_offset);
+        if (part.to || part.into != 0) part.to_offsets.push_back(more.to_offset);
         part.size += more.size;
     }
 }
@@ -191,7 +194,9 @@ void Session::send_fetches() {
     Line line;
     while (const auto part = next_fetch(slot, line)) {
         if (!slot) {
-            if (!part->to)
+            if (part->into != 0)
+                send_own(line, *part, nullptr);
+            else if (!part->to)
                 answers.add(*part, line);
             else
                 pass_on(*part, nullptr,
@@ -200,7 +205,6 @@ void Session::send_fetches() {
             continue;
         }
         Slots::Slot& one = *slot;
-        moving(1);
         one.move(std::move(slot), *part->region->out, false, part->places,
                  [self = shared_from_this(), part = *part](std::shared_ptr<Slots::Slot> filled,
                                                            const Result<void>& moved) {
@@ -208,7 +212,7 @@ void Session::send_fetches() {
                          self->send_slot(part, filled);
                      else
                          self->fail_fetch(part, moved.error());
-                     self->moving(-1);
+                     self->moving(-1, part.into != 0 ? part.request : 0);
                  });
         slot.reset();
     }
@@ -220,10 +224,28 @@ void Session::fail_fetch(const Fetch& part, const Error& why) {
     {
         std::lock_guard lock(mutex_);
         for (const Fetch& one : fetches_)
-            if (one.request == part.request) rest += one.size;
-        std::erase_if(fetches_, [&](const Fetch& one) { return one.request == part.request; });
+            if (one.is_with(part)) rest += one.size;
+        std::erase_if(fetches_, [&](const Fetch& one) { return one.is_with(part); });
     }
-    refuse(part.request, part.size + rest, why);
+    if (part.into != 0)
+        fail_own(part.request, part.size + rest, why);
+    else
+        refuse(part.request, part.size + rest, why);
+}
+
+// It is over when its last slot is: see moving().
+void Session::fail_own(std::uint64_t request, Bytes bytes, const Error& why) {
+    std::lock_guard lock(mutex_);
+    const auto found = requests_.find(request);
+    if (found == requests_.end()) return;
+    Request& one = found->second;
+    if (!one.error) one.error = why;
+    if (end_ || waits_for_link_) {
+        one.left = 0;
+        return;
+    }
+    one.left -= std::min(bytes, one.left);
+    one.leaving -= bytes;
 }
 
 void Session::memory_sent(Bytes bytes, unsigned epoch) {
@@ -237,6 +259,7 @@ void Session::memory_sent(Bytes bytes, unsigned epoch) {
 }
 
 void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot) {
+    if (part.into != 0) return send_own(line(), part, slot);
     auto sent = [slot] { static_cast<void>(slot); };
     if (part.to) return pass_on(part, static_cast<unsigned char*>(slot->address()), std::move(sent));
     sent_.fetch_add(part.size, std::memory_order_relaxed);

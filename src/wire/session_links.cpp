@@ -55,10 +55,20 @@ bool Session::settle(std::chrono::steady_clock::time_point until) const {
     return settled_.wait_until(lock, until, [this] { return moving_ == 0; });
 }
 
-void Session::moving(int more) {
-    std::lock_guard lock(mutex_);
-    moving_ += more;
-    if (moving_ == 0 && waits_for_link_) settled_.notify_all();
+void Session::moving(int more, std::uint64_t own) {
+    Request over;
+    {
+        std::lock_guard lock(mutex_);
+        moving_ += more;
+        if (moving_ == 0 && waits_for_link_) settled_.notify_all();
+        const auto found = requests_.find(own);
+        if (found == requests_.end()) return;
+        found->second.moving += more;
+        if (!found->second.over()) return;
+        over = take(found);
+    }
+    over.end();
+    if (over.asks()) ask_waiting();
 }
 
 Result<void> Session::renew(std::shared_ptr<backend::Link> link) {
@@ -121,6 +131,15 @@ void Session::end_all(const Error& why) {
         std::lock_guard lock(mutex_);
         if (!end_) end_ = why;
         requests.swap(requests_);
+        // Whose memory slots are being filled from, or emptied into, ends with the last of them: see moving().
+        for (auto next = requests.begin(); next != requests.end();) {
+            const auto one = next++;
+            if (one->second.moving == 0) continue;
+            one->second.error = why;
+            one->second.left = one->second.leaving = 0;
+            one->second.small = false;
+            requests_.insert(requests.extract(one));
+        }
         small_.store(0, std::memory_order_relaxed);
         regions.swap(regions_);
         fetches.swap(fetches_);

@@ -1,12 +1,11 @@
 // Which engine two machines use, where one of them leaves no choice.
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <string>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tests/network/ncclnet_rig.hpp"
 #include "tests/network/nodes.hpp"
 
 namespace sidestep {
@@ -84,15 +83,10 @@ TEST_F(EnginesOfNodes, NetworkPluginWhereItIsAskedFor) {
 
 // Bytes that go another way than the plugin's devices could: the note says why.
 TEST_F(EnginesOfNodes, NetworkPluginThatTakesNoMemoryOfGpus) {
-    // The same library under a name that nobody has started yet.
-    std::string plugin = SIDESTEP_FAKE_NCCL_NET;
-    plugin.insert(plugin.rfind('/'), "/./.");
-    void* const library = ::dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr);
-    auto* const fault = reinterpret_cast<void (*)(const char*)>(::dlsym(library, "fake_nccl_net_fault"));
-    ::setenv("SIDESTEP_NCCL_NET", plugin.c_str(), 1);
+    const wire::test::StandIn plugin;
+    ::setenv("SIDESTEP_NCCL_NET", plugin.new_name().c_str(), 1);
     ::setenv("SIDESTEP_NETWORK", "ncclnet", 1);
-    fault("no-gpu-memory");
+    plugin.fault("no-gpu-memory");
     serve(allow);
     auto there = client_with("ncclnet");
     ASSERT_TRUE(there) << there.error().to_string();
@@ -100,7 +94,7 @@ TEST_F(EnginesOfNodes, NetworkPluginThatTakesNoMemoryOfGpus) {
     ASSERT_TRUE(memory) << memory.error().to_string();
     const std::string text = test::text_of(4_MiB, 1);
     const auto put = there->copy(Buffer::host(text.data(), text.size()), memory->buffer()).wait();
-    fault("");
+    plugin.fault("");
     ASSERT_TRUE(put) << put.error().to_string();
     const std::string notes = fmt::format("{}", fmt::join(put->notes, "; "));
     EXPECT_NE(notes.find("since its cards do not reach gpu:1: neither by dma-buf"), std::string::npos)
@@ -109,9 +103,7 @@ TEST_F(EnginesOfNodes, NetworkPluginThatTakesNoMemoryOfGpus) {
 
 // Of copies between two nodes, the note names what carries them now.
 TEST_F(EnginesOfNodes, NodesThatFellToAnotherEngine) {
-    void* const plugin = ::dlopen(SIDESTEP_FAKE_NCCL_NET, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(plugin, nullptr);
-    auto* const fault = reinterpret_cast<void (*)(const char*)>(::dlsym(plugin, "fake_nccl_net_fault"));
+    const wire::test::StandIn plugin;
     ::setenv("SIDESTEP_NCCL_NET", SIDESTEP_FAKE_NCCL_NET, 1);
     ::setenv("SIDESTEP_NETWORK", "auto", 1);
     serve(allow);
@@ -127,9 +119,9 @@ TEST_F(EnginesOfNodes, NodesThatFellToAnotherEngine) {
         ASSERT_TRUE(done) << done.error().to_string();
         EXPECT_NE(done->explain().find(std::string("n sent them to m itself, ") + engine), std::string::npos)
             << done->explain();
-        fault("isend");
+        plugin.fault("isend");
     }
-    fault("");
+    plugin.fault("");
     std::string back(text.size(), '?');
     ASSERT_TRUE(there->copy(to->buffer(), Buffer::host(back.data(), back.size())).wait());
     EXPECT_TRUE(back == text);

@@ -1,11 +1,15 @@
 // Regions of memory of a GPU that an engine reaches: what goes straight there, and what goes by a slot.
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include "backends/host/host_backend.hpp"
+#include "tests/network/session_rig.hpp"
 #include "transfer/engine.hpp"
+#include "wire/own_memory.hpp"
 #include "wire/session.hpp"
 
 namespace sidestep::wire {
@@ -20,14 +24,23 @@ constexpr Bytes small_frame = 4096;
 // Writes down what it is given. Reaches memory of GPUs, or does not.
 class NotingLink final : public backend::Link {
 public:
-    explicit NotingLink(bool reaches) : reaches_(reaches) {}
+    explicit NotingLink(bool reaches, std::string_view engine = {}) : reaches_(reaches), engine_(engine) {}
+    std::string_view engine() const override { return engine_; }
     Result<void> add(int, const backend::SocketKeys&) override { return {}; }
     std::size_t sockets() const override { return 1; }
     Bytes direct_above() const override { return reaches_ ? small_frame : never; }
     void send(const Frame& frame, const void* payload, std::function<void()> sent) override {
-        frames.push_back(frame);
-        payloads.push_back(payload);
-        if (sent) sent();
+        {
+            std::lock_guard lock(mutex_);
+            frames.push_back(frame);
+            payloads.push_back(payload);
+            texts.emplace_back(static_cast<const char*>(payload), payload != nullptr ? frame.size : 0);
+        }
+        if (sent && takes) sent();
+    }
+    std::size_t count() const {
+        std::lock_guard lock(mutex_);
+        return frames.size();
     }
     void look() override {}
     void resume(Resume) override {}
@@ -35,9 +48,13 @@ public:
     void end(Error) override {}
     std::vector<Frame> frames;
     std::vector<const void*> payloads;
+    std::vector<std::string> texts;
+    bool takes = true;  // what it is given is sent at once; else never
 
 private:
     const bool reaches_;
+    const std::string_view engine_;
+    mutable std::mutex mutex_;
 };
 
 class SessionDevice : public testing::Test {
@@ -53,14 +70,15 @@ protected:
         region->readable = region->writable = true;
         region->slots_in = region->slots_out = slots;
         region->device_address = reinterpret_cast<unsigned char*>(memory.data());
+        region->reached = {{{}, nullptr}};
         region->see_writes = [this] {
             ++seen;
             return sees;
         };
         number = session->grant(std::move(region));
     }
-    void use(bool reaches) {
-        link = std::make_shared<NotingLink>(reaches);
+    void use(bool reaches, std::string_view by = {}) {
+        link = std::make_shared<NotingLink>(reaches, by);
         session->use(link);
     }
     const char* where(Bytes offset, Bytes bytes) {
@@ -90,7 +108,9 @@ TEST_F(SessionDevice, LargeFramesGoStraightThere) {
     EXPECT_EQ(where(10, small_frame + 1), memory.data() + 10);
     EXPECT_TRUE(in_slot(where(10, small_frame))) << "a processor puts it where it belongs";
     use(false);
-    EXPECT_TRUE(in_slot(where(10, small_frame + 1))) << "so does every one of another engine";
+    EXPECT_TRUE(in_slot(where(10, small_frame + 1))) << "so does every one of sockets";
+    use(true, "another");
+    EXPECT_TRUE(in_slot(where(10, small_frame + 1))) << "and of an engine that it is not ready for";
 }
 
 // Not before the GPU sees them.
@@ -117,6 +137,145 @@ TEST_F(SessionDevice, LargeAnswersComeStraightFromThere) {
     ASSERT_EQ(link->frames.size(), 1u);
     EXPECT_EQ(link->frames[0], (Frame{Frame::Kind::push, 1, 0, 0, 5000}));
     EXPECT_EQ(link->payloads[0], memory.data() + 100);
+}
+
+// Memory of a GPU of this end.
+class SessionOwnMemory : public SessionDevice {
+protected:
+    static constexpr Bytes bytes = backend::max_push + 100;
+    SessionOwnMemory() {
+        session->outlive_links([](const Error&) {});
+        std::vector<std::unique_ptr<backend::NetworkEngine>> all;
+        all.push_back(test::make_engine(1));
+        engines = std::make_unique<Engines>(std::move(all));
+        own = std::make_unique<OwnMemory>(topology, registry, *engine, *engines,
+                                          [this] { session->go_on_with_slots(); });
+        gpu = transfer::allocate(registry, Place::gpu(0), bytes, MemoryKind::device).value();
+        std::memcpy(gpu.buffer().address(), text.data(), bytes);
+    }
+    ~SessionOwnMemory() override { engine.reset(); }
+    std::shared_ptr<Region> region(backend::Access access) {
+        backend::AttachOptions options;
+        options.access = access;
+        std::string way;
+        auto made = own->region(gpu.buffer(), options, way).value();
+        made->reached = {{{}, nullptr}};
+        made->see_writes = [this] {
+            ++seen;
+            return sees;
+        };
+        return made;
+    }
+    unsigned char* address() const { return static_cast<unsigned char*>(gpu.buffer().address()); }
+    std::string content() const { return {reinterpret_cast<const char*>(address()), bytes}; }
+    Result<void> arrive(const Frame& frame) { return session->arrived(frame, {}); }
+
+    const std::string text = sidestep::test::text_of(bytes, 1);
+    std::unique_ptr<Engines> engines;
+    std::unique_ptr<OwnMemory> own;
+    Allocation gpu;
+    test::Moving moving;
+};
+
+// And over a link that reaches no such memory, when the first has ended, all of it by slots.
+TEST_F(SessionOwnMemory, IsPushedStraightOrBySlots) {
+    use(true);
+    link->takes = false;
+    ASSERT_TRUE(test::begun(
+        moving, session->push(address(), 7, 30, bytes, moving.flight, region(backend::Access::read))));
+    ASSERT_TRUE(test::comes([&] { return link->count() == 2; }));
+    EXPECT_EQ(link->frames[0], (Frame{Frame::Kind::push, 1, 7, 30, backend::max_push, 0, 0, 0}));
+    EXPECT_EQ(link->payloads[0], address());
+    EXPECT_EQ(link->frames[1],
+              (Frame{Frame::Kind::push, 1, 7, 30 + backend::max_push, 100, 0, 0, backend::max_push}));
+    EXPECT_NE(link->payloads[1], address() + backend::max_push) << "a processor would read it";
+    EXPECT_EQ(link->texts[0] + link->texts[1], text);
+    session->ended(test::some_error());
+    ASSERT_TRUE(session->settle(std::chrono::steady_clock::now() + std::chrono::seconds(10)));
+    link = std::make_shared<NotingLink>(false);
+    ASSERT_TRUE(session->renew(link) && session->replay());
+    ASSERT_TRUE(test::comes([&] { return link->count() == 2; }));
+    EXPECT_NE(link->payloads[0], address()) << "sockets read it with a processor";
+    EXPECT_EQ(link->texts[0] + link->texts[1], text);
+    EXPECT_EQ(moving.ends, 0);
+    ASSERT_TRUE(arrive({Frame::Kind::confirm, 1, 0, 0, bytes}));
+    EXPECT_TRUE(moving.over());
+    EXPECT_EQ(moving.code(), 0);
+}
+
+// What came straight is seen by the GPU, and what came into a slot is in its memory, before the flight ends.
+TEST_F(SessionOwnMemory, IsPulledStraightOrBySlots) {
+    use(true);
+    const auto into = region(backend::Access::write);
+    std::memset(gpu.buffer().address(), '#', bytes);
+    ASSERT_TRUE(session->pull(7, 0, bytes, address(), moving.flight, into));
+    for (const auto& [at, size] : {std::pair{Bytes{0}, backend::max_push}, {backend::max_push, Bytes{100}}}) {
+        const Frame answer{Frame::Kind::push, 1, 0, at, size};
+        auto landing = session->landing(answer);
+        ASSERT_TRUE(landing && landing->kind == Landing::Kind::here);
+        EXPECT_EQ(landing->address == address() + at, size > small_frame);
+        EXPECT_EQ(moving.ends, 0);
+        std::memcpy(landing->address, text.data() + at, size);
+        ASSERT_TRUE(session->arrived(answer, std::move(*landing)));
+    }
+    EXPECT_EQ(seen, 1);
+    EXPECT_TRUE(moving.over());
+    EXPECT_EQ(moving.code(), 0);
+    EXPECT_TRUE(content() == text);
+}
+
+// Moves nothing until it is told to.
+class Waiting final : public backend::Backend {
+public:
+    std::string_view name() const override { return "waiting"; }
+    backend::Support probe(const Topology&) override { return backend::Support::yes({}); }
+    std::vector<backend::Capability> capabilities() const override { return {}; }
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions&) override {
+        return std::make_unique<backend::Registration>(buffer);
+    }
+    Result<backend::Progress> start(const backend::Piece&, backend::Flight& flight) override {
+        under_way = &flight;
+        return backend::Progress::pending;
+    }
+    backend::Flight* under_way = nullptr;
+};
+
+// Whoever is told of the end may free the memory.
+TEST_F(SessionOwnMemory, NoEndIsToldWhileASlotMovesIt) {
+    for (const bool in : {false, true}) {
+        const auto alone = std::make_shared<Session>("node7");
+        link = std::make_shared<NotingLink>(false);
+        alone->use(link);
+        Waiting waiting;
+        const auto mine = region(in ? backend::Access::write : backend::Access::read);
+        auto& way = in ? mine->in : mine->out;
+        way->backend = &waiting;
+        test::Moving piece;
+        if (in) {
+            ASSERT_TRUE(alone->pull(7, 0, 5000, address(), piece.flight, mine));
+            const Frame answer{Frame::Kind::push, 1, 0, 0, 5000};
+            ASSERT_TRUE(alone->arrived(answer, alone->landing(answer).value()));
+        } else {
+            ASSERT_TRUE(test::begun(piece, alone->push(address(), 7, 0, 5000, piece.flight, mine)));
+        }
+        ASSERT_NE(waiting.under_way, nullptr);
+        alone->ended(test::some_error());
+        EXPECT_EQ(piece.ends, 0);
+        waiting.under_way->end({});
+        EXPECT_TRUE(piece.over());
+        EXPECT_NE(piece.code(), 0);
+    }
+}
+
+TEST_F(SessionOwnMemory, FailsWhereTheGpuDoesNotSeeIt) {
+    use(true);
+    sees = Error{ErrorCode::device_error, "the GPU is gone", "test", {}};
+    ASSERT_TRUE(session->pull(7, 0, 5000, address(), moving.flight, region(backend::Access::write)));
+    const Frame answer{Frame::Kind::push, 1, 0, 0, 5000};
+    ASSERT_TRUE(session->arrived(answer, session->landing(answer).value()));
+    EXPECT_TRUE(moving.over());
+    EXPECT_EQ(moving.code(), static_cast<int>(ErrorCode::device_error));
 }
 
 }  // namespace
