@@ -233,7 +233,7 @@ struct Fault {
     std::string_view words;
     Result<void> (*put)(const Target& target);
 };
-constexpr std::array faults = {
+constexpr std::array known_faults = {
     Fault{"width", "gpu or nic", 1, 16, "its PCIe link has fewer lanes", width},
     Fault{"gen", "gpu or nic", 1, 6, "its PCIe link is of an older generation", generation},
     Fault{"nvlinks", "gpu", 0, 36, "only so many of its NVLinks are up", fewer_nvlinks},
@@ -262,7 +262,7 @@ Error bad_fault(std::string_view text, const std::string& why, const std::string
 
 Error unknown_fault(std::string_view text, std::string_view name) {
     std::vector<std::string> names;
-    for (const Fault& fault : faults) names.emplace_back(fault.name);
+    for (const Fault& fault : known_faults) names.emplace_back(fault.name);
     return bad_fault(text, "there is none of that name",
                      base::did_you_mean(name, names, "the faults are: " + list_of_faults()));
 }
@@ -278,7 +278,7 @@ Result<DeviceId> find_device(const Parts& parts, std::string_view name) {
 
 std::string list_of_faults() {
     std::string all;
-    for (const Fault& fault : faults)
+    for (const Fault& fault : known_faults)
         all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", example(fault), fault.words);
     return all;
 }
@@ -289,9 +289,9 @@ Result<void> put_fault(Topology::Parts& parts, std::string_view text) {
     const auto dot = left.rfind('.');
     const std::string_view device = dot == std::string_view::npos ? "" : left.substr(0, dot);
     const std::string_view name = dot == std::string_view::npos ? left : left.substr(dot + 1);
-    const auto* const fault =
-        std::find_if(faults.begin(), faults.end(), [&](const Fault& known) { return known.name == name; });
-    if (fault == faults.end()) return unknown_fault(text, name);
+    const auto* const fault = std::find_if(known_faults.begin(), known_faults.end(),
+                                           [&](const Fault& known) { return known.name == name; });
+    if (fault == known_faults.end()) return unknown_fault(text, name);
     const std::string_view kind = device.substr(0, device.find(':'));
     if (fault->kind.empty() != device.empty() || fault->kind.find(kind) == std::string_view::npos)
         return bad_fault(text,
