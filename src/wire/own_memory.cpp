@@ -54,7 +54,7 @@ backend::Support OwnMemory::try_out(const Place& gpu, std::string_view engine) c
     if (exporter == nullptr) return backend::Support::no("memory of that GPU is handed out to nobody", {});
     const auto scratch = exporter->scratch(gpu, tried_bytes);
     if (!scratch) return no(scratch.error());
-    const auto reached = engines_.prepare_device(engine, scratch->buffer(), *exporter);
+    const auto reached = ready_device(engines_, engine, scratch->buffer(), *exporter);
     if (!reached) return no(reached.error());
     if (!*reached) return backend::Support::no("that engine takes no memory of GPUs", {});
     return backend::Support::yes((*reached)->words);

@@ -40,11 +40,18 @@ Result<void> add_slots(Region& region, const SlotWay& way, std::shared_ptr<backe
     return {};
 }
 
+Engines::Device ready_device(const Engines& engines, std::string_view engine, const Buffer& memory,
+                             backend::DmaBufs& exporter) {
+    SIDESTEP_TRY(auto reached, engines.prepare_device(engine, memory, exporter));
+    if (reached) SIDESTEP_CHECK(exporter.see_writes(memory.place()));
+    return reached;
+}
+
 void reach_device(Region& region, const Engines& engines, std::string_view engine, const Buffer& memory,
                   backend::Backend& backend, std::string& way) {
     backend::DmaBufs* const exporter = backend::dma_bufs_of(backend);
     if (exporter == nullptr) return;
-    auto reached = engines.prepare_device(engine, memory, *exporter);
+    auto reached = ready_device(engines, engine, memory, *exporter);
     if (!reached) {
         way += fmt::format(", since its cards do not reach {}: {}", memory.place().to_string(),
                            reached.error().message);

@@ -30,6 +30,10 @@ Result<SlotWay> slot_way(const Topology& topology, const backend::Registry& regi
 Result<void> add_slots(Region& region, const SlotWay& way, std::shared_ptr<backend::Registration> end,
                        bool in, std::shared_ptr<Slots> slots);
 
+// As Engines::prepare_device(); nor is memory reached where its GPU would not see what has come.
+Engines::Device ready_device(const Engines& engines, std::string_view engine, const Buffer& memory,
+                             backend::DmaBufs& exporter);
+
 // Has an engine of the network reach memory of a GPU, which `backend` moves, and says so in `way`, or why not: the slots stay
 // the way for what is small, for other engines, and where this one is lost.
 void reach_device(Region& region, const Engines& engines, std::string_view engine, const Buffer& memory,
