@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "backend/blocking_pieces.hpp"
 #include "backend/file_piece.hpp"

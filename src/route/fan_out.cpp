@@ -1,6 +1,5 @@
 #include "route/fan_out.hpp"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 

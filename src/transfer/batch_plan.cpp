@@ -4,7 +4,6 @@
 #include <bit>
 #include <limits>
 #include <numeric>
-#include <optional>
 
 #include "transfer/ends.hpp"
 

@@ -1,6 +1,5 @@
 #include "transfer/movement.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>

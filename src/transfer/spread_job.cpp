@@ -153,18 +153,18 @@ private:
             std::ranges::any_of(spread_.memories, [](const Buffer& one) { return one.place().is_gpu(); });
         SpreadStages& stages = work_->stages;
         if (work_->loads()) {
-            work_->filling = stages.add("read");
-            work_->emptying =
-                work_->way.uses_slots() ? stages.add(gpus ? "host to GPU" : "host to host") : work_->filling;
+            stages.name(SpreadStages::filling, "read");
+            if (work_->way.uses_slots())
+                stages.name(SpreadStages::emptying, gpus ? "host to GPU" : "host to host");
             if (std::ranges::any_of(work_->way.groups, [](const auto& group) { return group.size() > 1; }))
-                work_->handing_on = stages.add("GPU to GPU");
+                stages.name(SpreadStages::handing_on, "GPU to GPU");
         } else {
             const bool reads = std::ranges::any_of(spread_.memories,
                                                    [](const Buffer& one) { return one.place().is_file(); });
-            work_->filling = stages.add(gpus ? "GPU to host" : reads ? "read" : "host to host");
-            work_->emptying = stages.add("write");
+            stages.name(SpreadStages::filling, gpus ? "GPU to host" : reads ? "read" : "host to host");
+            stages.name(SpreadStages::emptying, "write");
         }
-        if (options_.verify) work_->verifying = stages.add("verify");
+        if (options_.verify) stages.name(SpreadStages::verifying, "verify");
     }
 
     // Every byte is to be moved, or read again.

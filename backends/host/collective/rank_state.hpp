@@ -6,8 +6,6 @@
 #include <bit>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <optional>
 #include <vector>
 

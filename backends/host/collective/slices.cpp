@@ -1,7 +1,6 @@
 // Shape::slices and Shape::pushed_slices. The thread of the seat is all thread blocks of the task: it takes
 // each step for all of them before the next one.
 #include <algorithm>
-#include <bit>
 
 #include "backends/host/collective/rank_state.hpp"
 
