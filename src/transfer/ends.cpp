@@ -64,21 +64,6 @@ Result<Description> describe_end(const backend::Registry& registry, const Buffer
     return describe(registry, buffer);
 }
 
-Result<void> check_range(const Buffer& buffer) {
-    if (buffer.place().is_file()) {
-        if (buffer.size() == Buffer::whole && buffer.offset() != 0)
-            return wrong("a file range needs a size", buffer.to_string(), "give offset and size, or neither");
-        if (buffer.size() != Buffer::whole && buffer.offset() > Buffer::whole - buffer.size())
-            return wrong("the range ends past the largest file offset", buffer.to_string());
-        return {};
-    }
-    if (buffer.place().is_shared()) return {};  // of a node, which knows its size
-    if (buffer.size() == Buffer::whole) return wrong("memory needs a size", buffer.to_string());
-    if (buffer.address() == nullptr && buffer.size() > 0)
-        return wrong("the address is null", buffer.to_string());
-    return {};
-}
-
 bool overlap(Bytes a, Bytes a_size, Bytes b, Bytes b_size) {
     if (a_size == 0 || b_size == 0) return false;
     return a < b ? b - a < a_size : a - b < b_size;
@@ -166,6 +151,23 @@ Result<void> check_here(const Topology& topology, const Place& place) {
     return {};
 }
 
+Result<void> check_buffer(const Buffer& buffer, bool target) {
+    if (target && buffer.read_only())
+        return wrong("the target is read-only", buffer.to_string(), "give it as non-const memory");
+    if (buffer.place().is_file()) {
+        if (buffer.size() == Buffer::whole && buffer.offset() != 0)
+            return wrong("a file range needs a size", buffer.to_string(), "give offset and size, or neither");
+        if (buffer.size() != Buffer::whole && buffer.offset() > Buffer::whole - buffer.size())
+            return wrong("the range ends past the largest file offset", buffer.to_string());
+        return {};
+    }
+    if (buffer.place().is_shared()) return {};  // of a node, which knows its size
+    if (buffer.size() == Buffer::whole) return wrong("memory needs a size", buffer.to_string());
+    if (buffer.address() == nullptr && buffer.size() > 0)
+        return wrong("the address is null", buffer.to_string());
+    return {};
+}
+
 Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry,
                           const Buffer& given_from, const Buffer& given_to, SharedMemory* shared,
                           std::chrono::milliseconds limit) {
@@ -173,13 +175,11 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     SIDESTEP_TRY(Import target_memory, local(topology, given_to, shared, limit));
     const Buffer& from = source_memory.buffer;
     const Buffer& to = target_memory.buffer;
-    SIDESTEP_CHECK(check_range(from));
-    SIDESTEP_CHECK(check_range(to));
+    SIDESTEP_CHECK(check_buffer(from, false));
+    SIDESTEP_CHECK(check_buffer(to, true));
     if (base::is_object(to.place()))
         return Error{ErrorCode::unsupported, "objects of a store are read, not written", to.to_string(),
                      "copy to a file here, and send it with the store's own tools"};
-    if (to.read_only())
-        return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
     SIDESTEP_TRY(const Description source, describe_end(registry, from, to.place().is_gpu()));
     SIDESTEP_TRY(const Description target, describe_end(registry, to, from.place().is_gpu()));
 

@@ -106,7 +106,7 @@ Result<bool> SharedMemory::use_own_address(const peer::MemoryOffer& offer, Entry
     }
     if (!known) return false;
     entry.buffer = buffer;
-    entry.mapping = std::make_shared<const Mapping>();
+    entry.mapping = std::make_shared<const Allocation>();
     return true;
 }
 
@@ -124,7 +124,7 @@ Result<void> SharedMemory::map(const peer::Offered& offered, Entry& entry) {
         mappings_[entry.key] = entry.mapping;
     }
     const peer::MemoryOffer& offer = offered.offer;
-    const Buffer& all = entry.mapping->memory.buffer();
+    const Buffer& all = entry.mapping->buffer();
     if (offer.size > all.size() || offer.offset > all.size() - offer.size)
         return Error{ErrorCode::io_error,
                      fmt::format("published memory has {} bytes where the publisher promises {} from {} on",
@@ -135,8 +135,7 @@ Result<void> SharedMemory::map(const peer::Offered& offered, Entry& entry) {
     return {};
 }
 
-Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const peer::Offered& offered,
-                                                                        const Key& key) {
+Result<std::shared_ptr<const Allocation>> SharedMemory::open(const peer::Offered& offered, const Key& key) {
     // The same handle with another identity: that memory was freed and its address given out again. What is
     // kept of it goes first, or the driver may answer with the old mapping.
     forget([&](const Entry& entry) { return entry.key.same_handle(key); });
@@ -145,8 +144,7 @@ Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const pe
     for (backend::Sharer* sharer : registry_.with(&backend::Backend::sharer)) {
         SIDESTEP_TRY(auto opened, sharer->open(exported));
         if (!opened) continue;
-        auto mapping = std::make_shared<const Mapping>(Mapping{std::move(*opened)});
-        return std::shared_ptr<const Mapping>(std::move(mapping));
+        return std::make_shared<const Allocation>(std::move(*opened));
     }
     Error error{ErrorCode::unsupported,
                 fmt::format("no backend here opens the {} memory ({}) of {}", to_string(exported.memory),

@@ -139,13 +139,9 @@ Result<void> SpreadWork::check_memory(const Buffer& memory) const {
                      fmt::format("{} is not memory that files are spread over", place.to_string()),
                      memory.to_string(), "use gpu and host places"};
     SIDESTEP_CHECK(source ? check_place(machine_.topology, place) : check_here(machine_.topology, place));
-    if (memory.size() == Buffer::whole || (!source && memory.address() == nullptr && memory.size() > 0))
-        return Error{
-            ErrorCode::invalid_argument, "memory needs an address and a size", memory.to_string(), {}};
-    if (loads() && memory.read_only())
-        return Error{ErrorCode::invalid_argument, "the target is read-only", memory.to_string(),
-                     "give it as non-const memory"};
-    return {};
+    if (memory.size() == Buffer::whole)
+        return Error{ErrorCode::invalid_argument, "memory needs a size", memory.to_string(), {}};
+    return check_buffer(memory, loads());
 }
 
 // What the memories are, and their lanes; not whether each run fits, which is asked chunk by chunk.

@@ -95,7 +95,7 @@ Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind k
     {
         std::lock_guard lock(mutex_);
         Relay& relay = relays_[gpu];
-        const Bytes room = relay.limit - std::min(relay.limit, relay.leased);
+        const Bytes room = relay.room();
         if (size > room)
             return Error{ErrorCode::out_of_memory,
                          fmt::format("{} of gpu:{}'s memory were asked for as a relay, {} of its {} are left",
@@ -104,7 +104,7 @@ Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind k
                          "raise the bound: Context::set_relay_memory, SIDESTEP_RELAY_MEMORY"};
         if (auto block = take_idle(place, kind, size, std::min(2 * size, room)))
             return lease_of(place, std::move(*block));
-        drop_idle_relays(gpu, room - size);
+        drop_idle(gpu, room - size);
         relay.leased += size;
     }
     free_unused();  // what had to make room
@@ -178,21 +178,11 @@ bool StagingPool::grow(const Place& place, Bytes size) {
 void StagingPool::give_back(StagingLease::Lent& lent) noexcept {
     std::lock_guard lock(mutex_);
     if (lent.slab) return lent.slab->give_back(lent.offset, lent.size);
-    const Bytes size = lent.block.size();
     const Place& asked = lent.asked;
-    const bool relay = asked.is_gpu();
-    if (relay) {
-        relays_[asked.index()].leased -= size;
-        relays_[asked.index()].idle += size;
-    }
-    idle_bytes_ += size;
+    if (asked.is_gpu()) relays_[asked.index()].leased -= lent.block.size();
     idle_.push_back({asked, std::move(lent.block)});
-    if (relay) {
-        const Relay& state = relays_[asked.index()];
-        drop_idle_relays(asked.index(), state.limit - std::min(state.limit, state.leased));
-    }
-    // The oldest go first: their sizes are no longer in use.
-    while (idle_bytes_ > max_idle) drop_idle(idle_.begin());
+    if (asked.is_gpu()) drop_idle(asked.index(), relays_[asked.index()].room());
+    drop_idle(std::nullopt, max_idle);
 }
 
 void StagingPool::set_pinned_bound(Bytes bytes) {
@@ -212,7 +202,7 @@ void StagingPool::set_relay_limit(int gpu, Bytes bytes) {
         std::lock_guard lock(mutex_);
         Relay& relay = relays_[gpu];
         relay.limit = bytes;
-        drop_idle_relays(gpu, relay.limit - std::min(relay.limit, relay.leased));
+        drop_idle(gpu, relay.room());
     }
     free_unused();
 }
@@ -233,11 +223,13 @@ std::vector<Bytes> StagingPool::relay_limits() const {
 
 Bytes StagingPool::relay_bytes(int gpu) const {
     std::lock_guard lock(mutex_);
-    Bytes bytes = 0;
-    for (const Allocation& block : to_free_)
+    const auto found = relays_.find(gpu);
+    Bytes bytes = found != relays_.end() ? found->second.leased : 0;
+    const auto add = [&](const Allocation& block) {
         if (block.place().is_gpu() && block.place().index() == gpu) bytes += block.size();
-    if (const auto found = relays_.find(gpu); found != relays_.end())
-        bytes += found->second.leased + found->second.idle;
+    };
+    for (const Allocation& block : to_free_) add(block);
+    for (const Idle& idle : idle_) add(idle.block);
     return bytes;
 }
 
@@ -262,25 +254,23 @@ std::optional<Allocation> StagingPool::take_idle(const Place& place, MemoryKind 
     });
     if (fit == idle_.end()) return std::nullopt;
     Allocation block = std::move(fit->block);
-    if (place.is_gpu()) relays_[place.index()].idle -= block.size();
-    idle_bytes_ -= block.size();
     idle_.erase(fit);
     return block;
 }
 
-std::vector<StagingPool::Idle>::iterator StagingPool::drop_idle(std::vector<Idle>::iterator idle) {
-    const Bytes size = idle->block.size();
-    if (idle->asked.is_gpu()) relays_[idle->asked.index()].idle -= size;
-    idle_bytes_ -= size;
-    to_free_.push_back(std::move(idle->block));
-    return idle_.erase(idle);
-}
-
-// Oldest first, until no more than `max` bytes of the GPU lie idle.
-void StagingPool::drop_idle_relays(int gpu, Bytes max) {
-    const Relay& relay = relays_[gpu];
-    for (auto idle = idle_.begin(); idle != idle_.end() && relay.idle > max;)
-        idle = idle->asked.is_gpu() && idle->asked.index() == gpu ? drop_idle(idle) : std::next(idle);
+// The oldest first, whose sizes are no longer in use, until no more than `max` bytes of the GPU, or of all places, lie idle.
+void StagingPool::drop_idle(std::optional<int> gpu, Bytes max) {
+    const auto meant = [gpu](const Idle& idle) {
+        return !gpu || (idle.asked.is_gpu() && idle.asked.index() == *gpu);
+    };
+    Bytes bytes = 0;
+    for (const Idle& idle : idle_) bytes += meant(idle) ? idle.block.size() : 0;
+    std::erase_if(idle_, [&](Idle& idle) {
+        if (bytes <= max || !meant(idle)) return false;
+        bytes -= idle.block.size();
+        to_free_.push_back(std::move(idle.block));
+        return true;
+    });
 }
 
 }  // namespace sidestep::transfer

@@ -99,7 +99,7 @@ private:
     struct Relay {
         Bytes limit = default_relay_limit;
         Bytes leased = 0;
-        Bytes idle = 0;
+        Bytes room() const { return limit - std::min(limit, leased); }
     };
     static constexpr Bytes first_slab = Bytes{32} << 20;
     static constexpr Bytes largest_slab = Bytes{256} << 20;
@@ -115,8 +115,7 @@ private:
     StagingLease lease_of(const Place& asked, Allocation block);
     Node& node_of(const Place& place);
     std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max);
-    std::vector<Idle>::iterator drop_idle(std::vector<Idle>::iterator idle);
-    void drop_idle_relays(int gpu, Bytes max);
+    void drop_idle(std::optional<int> gpu, Bytes max);
 
     const backend::Registry& registry_;
     const int gpus_;
@@ -125,8 +124,7 @@ private:
     Bytes pinned_bound_ = 0;
     std::vector<std::unique_ptr<Node>> nodes_;
     std::map<int, Relay> relays_;  // by GPU
-    std::vector<Idle> idle_;
-    Bytes idle_bytes_ = 0;
+    std::vector<Idle> idle_;       // given back last: last
     std::vector<Allocation> to_free_;
 };
 

@@ -22,17 +22,13 @@ void GateRecord::pass() {
     before_.reset();
 }
 
-void GateRecord::fail(const Error& error) {
+void GateRecord::fail(const Error* error) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::waits) return;
     state_ = State::failed;
-    error_ = error;
+    if (error == nullptr) return;
+    error_ = *error;
     before_.reset();
-}
-
-void GateRecord::fail_too() {
-    const std::lock_guard lock(mutex_);
-    if (state_ == State::waits) state_ = State::failed;
 }
 
 std::optional<Error> GateRecord::failure() const {
@@ -123,9 +119,8 @@ void StreamPlace::pass() {
 
 void StreamPlace::fail(const Error& error) {
     if (!is_closed()) return;
-    if (!fails_with_before_) return own_->fail(error);
-    own_->fail_too();
-    open();
+    own_->fail(fails_with_before_ ? nullptr : &error);
+    if (fails_with_before_) open();
 }
 
 void StreamPlace::open() {
