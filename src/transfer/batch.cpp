@@ -25,7 +25,6 @@ constexpr std::size_t relayed_calls_in_flight = 16;
 constexpr Bytes relayed_a_call = Bytes{4} << 20;
 // Copies of their own that run side by side.
 constexpr std::size_t singles_in_flight = 16;
-constexpr std::size_t max_notes = 16;
 constexpr std::size_t max_ways = 8;  // that the notes tell of
 
 Error at_position(Error error, std::size_t first, std::size_t last) {
@@ -263,33 +262,31 @@ private:
                     if (registration)
                         for (std::string& text : registration->notes()) note(std::move(text));
         }
-        Receipt receipt;
-        receipt.bytes = arrived();
-        receipt.seconds = seconds_since_start();
-        receipt.verified = options_.verify && all_verified_;
+        receipt_.bytes = arrived();
+        receipt_.seconds = seconds_since_start();
+        receipt_.verified = options_.verify && all_verified_;
         if (verify_seconds_ > 0) {
             // Copies and their verification run side by side: the time is divided as theirs is in all.
-            receipt.verify_seconds = receipt.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
-            receipt.seconds -= receipt.verify_seconds;
+            receipt_.verify_seconds = receipt_.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
+            receipt_.seconds -= receipt_.verify_seconds;
         }
-        receipt.notes = notes_;
-        receipt.route = std::make_shared<const Route>();  // of a batch of nothing
+        receipt_.route = std::make_shared<const Route>();  // of a batch of nothing
         std::stable_sort(carried_.begin(), carried_.end(),
                          [](const Carried& a, const Carried& b) { return a.bytes > b.bytes; });
         for (std::size_t i = 0; i < carried_.size(); ++i) {
             const Carried& carried = carried_[i];
             if (i == 0) {
-                receipt.route = carried.route;
-                receipt.lane_bytes = carried.lane_bytes;
+                receipt_.route = carried.route;
+                receipt_.lane_bytes = carried.lane_bytes;
             } else if (i < max_ways) {
-                receipt.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
-                                                    carried.copies == 1 ? "y" : "ies",
-                                                    format_bytes(carried.bytes), carried.way));
+                receipt_.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
+                                                     carried.copies == 1 ? "y" : "ies",
+                                                     format_bytes(carried.bytes), carried.way));
             }
         }
         if (carried_.size() > max_ways)
-            receipt.notes.push_back(fmt::format("and {} other ways", carried_.size() - max_ways));
-        return receipt;
+            receipt_.notes.push_back(fmt::format("and {} other ways", carried_.size() - max_ways));
+        return std::move(receipt_);
     }
 
     void release() override { bulks_.clear(); }
@@ -370,12 +367,6 @@ private:
         found->copies += copies;
     }
 
-    void note(std::string text) {
-        if (notes_.size() >= max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end())
-            return;
-        notes_.push_back(std::move(text));
-    }
-
     Bytes arrived() const {
         Bytes bytes = copied_;
         for (const auto& bulk : bulks_) bytes += bulk->lane->arrived();
@@ -401,7 +392,6 @@ private:
     std::deque<Single> waiting_;
     std::vector<Single> running_;
     std::vector<Carried> carried_;
-    std::vector<std::string> notes_;
     Bytes copied_ = 0;  // by copies of their own
     bool all_verified_ = true;
     double copy_seconds_ = 0;  // of the copies of their own, summed; like the next

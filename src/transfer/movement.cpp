@@ -15,6 +15,9 @@ constexpr std::chrono::milliseconds grace(30);
 // Later work on a caller's stream waits at most this long until a thread sees that the stream has come here.
 constexpr std::chrono::milliseconds look_at_stream(1);
 
+// Of a receipt: a load may have thousands of files.
+constexpr std::size_t max_notes = 16;
+
 // Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
 // nanoseconds.
 bool passed(std::chrono::milliseconds limit, std::chrono::steady_clock::duration spent) {
@@ -57,30 +60,25 @@ void Movement::begin_moving(const Result<void>& prepared, bool may_block) {
 }
 
 bool Movement::step(bool may_block) {
-    std::unique_lock lock(mutex_);
-    return look_again(advance_locked(may_block), lock);
+    return advance_locked(may_block, std::unique_lock(mutex_));
 }
 
 bool Movement::try_step(bool may_block) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    const bool moved = look_again(advance_locked(may_block), lock);
+    const bool moved = advance_locked(may_block, std::move(lock));
     // What is left may be for one who may block.
     if (moved && !may_block) lookout_->ring();
     return moved;
 }
 
-bool Movement::advance_locked(bool may_block) {
+// A thread that came meanwhile and found the mutex taken has left its work to the holder.
+bool Movement::advance_locked(bool may_block, std::unique_lock<std::mutex> lock) {
     news_.store(false);
     next_wake_ = Clock::time_point::max();
     const bool moved = advance(may_block);
     set_wake();
     wake_by_.store(next_wake_, std::memory_order_relaxed);
-    return moved;
-}
-
-// A thread that came meanwhile and found the mutex taken has left its work to the holder.
-bool Movement::look_again(bool moved, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     return news_.load() || moved;
 }
@@ -284,6 +282,13 @@ void Movement::end() {
     }
     finish();
     if (needs_driving_.load(std::memory_order_relaxed)) lookout_->ring();
+}
+
+void Movement::note(std::string text) {
+    std::vector<std::string>& notes = receipt_.notes;
+    if (notes.size() > max_notes || std::find(notes.begin(), notes.end(), text) != notes.end()) return;
+    if (notes.size() == max_notes) text = "there are more notes, which are left out";
+    notes.push_back(std::move(text));
 }
 
 void Movement::let_go(std::shared_ptr<void> held) {

@@ -25,8 +25,13 @@ Bytes end_of(const SpreadFile& file) {
 }  // namespace
 
 SpreadFiles::SpreadFiles(const backend::Registry& registry, base::BlockingCalls& calls, const Spread& spread,
-                         const backend::AttachOptions& options)
-    : registry_(registry), calls_(calls), spread_(spread), options_(options), states_(spread.files.size()) {}
+                         const backend::AttachOptions& options, Note note)
+    : registry_(registry),
+      calls_(calls),
+      spread_(spread),
+      options_(options),
+      note_(std::move(note)),
+      states_(spread.files.size()) {}
 
 Result<void> SpreadFiles::inspect() {
     for (std::size_t file = 0; file < states_.size(); ++file) {
@@ -213,7 +218,7 @@ Result<void> SpreadFiles::close(std::vector<std::size_t> files) {
 
 void SpreadFiles::gather(const State& state) {
     for (const auto& registration : state.open) {
-        for (std::string& text : registration->notes()) note(std::move(text));
+        for (std::string& text : registration->notes()) note_(std::move(text));
         if (counting_) storage_ += registration->storage_bytes();
     }
 }
@@ -250,19 +255,12 @@ std::shared_ptr<void> SpreadFiles::take_open() {
     return open;
 }
 
-std::vector<std::string> SpreadFiles::take_notes() {
+void SpreadFiles::note_touched() const {
     for (std::size_t file = 0; file < states_.size(); ++file)
         if (states_[file].touched)
-            note(fmt::format(
+            note_(fmt::format(
                 "the mode, the owner or a link of {} changed meanwhile; its size and time of writing did not",
                 spread_.files[file].path));
-    return std::exchange(notes_, {});
-}
-
-void SpreadFiles::note(std::string text) {
-    if (notes_.size() > max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
-    if (notes_.size() == max_notes) text = "other files have notes too, which are left out";
-    notes_.push_back(std::move(text));
 }
 
 }  // namespace sidestep::transfer

@@ -40,7 +40,8 @@ public:
         : Movement(machine, options, nullptr,
                    {moved.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved"}),
           spread_(std::move(moved)),
-          files_(machine.registry, machine.calls, spread_, file_options()) {
+          files_(machine.registry, machine.calls, spread_, file_options(),
+                 [this](std::string text) { note(std::move(text)); }) {
         asks_files_or_others_ = true;
         writes_files_ = spread_.direction == SpreadDirection::to_file;
     }
@@ -95,7 +96,8 @@ private:
             return error;
         }
         if (!closing) return {};
-        SIDESTEP_TRY(receipt_.notes, closing->after_names());
+        SIDESTEP_TRY(auto notes, closing->after_names());
+        for (std::string& text : notes) note(std::move(text));
         return {};
     }
 
@@ -114,9 +116,7 @@ private:
         receipt_.lane_failures.resize(receipt_.route->lanes.size());
         receipt_.storage = files_.storage();
         receipt_.stages = work_->stages.stages();
-        std::vector<std::string> notes = files_.take_notes();
-        notes.insert(notes.end(), receipt_.notes.begin(), receipt_.notes.end());
-        receipt_.notes = std::move(notes);
+        files_.note_touched();
         return std::move(receipt_);
     }
 
