@@ -243,7 +243,7 @@ private:
 
     bool idle() const override {
         return running_.empty() &&
-               std::all_of(bulks_.begin(), bulks_.end(), [](const auto& bulk) { return bulk->lane->idle(); });
+               std::ranges::all_of(bulks_, [](const auto& bulk) { return bulk->lane->idle(); });
     }
     // Copies of their own watch for stalls themselves, and a stream comes to the batch when it does.
     bool may_stall() const override { return running_.empty() && stream_ == nullptr; }
@@ -271,8 +271,7 @@ private:
             receipt_.seconds -= receipt_.verify_seconds;
         }
         receipt_.route = std::make_shared<const Route>();  // of a batch of nothing
-        std::stable_sort(carried_.begin(), carried_.end(),
-                         [](const Carried& a, const Carried& b) { return a.bytes > b.bytes; });
+        std::ranges::stable_sort(carried_, std::greater(), &Carried::bytes);
         for (std::size_t i = 0; i < carried_.size(); ++i) {
             const Carried& carried = carried_[i];
             if (i == 0) {
@@ -354,7 +353,7 @@ private:
         for (const std::string& text : receipt.notes) note(text);
         for (const std::string& text : receipt.lane_failures)
             if (!text.empty()) note(fmt::format("a lane failed: {}", text));
-        auto found = std::find_if(carried_.begin(), carried_.end(), [&](const Carried& known) {
+        auto found = std::ranges::find_if(carried_, [&](const Carried& known) {
             return known.way == way && known.lane_bytes.size() == receipt.lane_bytes.size() &&
                    same_path(*known.route, *receipt.route);
         });
@@ -381,8 +380,8 @@ private:
     }
 
     bool all_started() const {
-        return waiting_.empty() && std::all_of(bulks_.begin(), bulks_.end(),
-                                               [](const auto& bulk) { return bulk->calls.empty(); });
+        return waiting_.empty() &&
+               std::ranges::all_of(bulks_, [](const auto& bulk) { return bulk->calls.empty(); });
     }
 
     bool starts_copies_ = false;  // constant after begin()

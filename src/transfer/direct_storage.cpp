@@ -32,11 +32,10 @@ bool are_file_and_device(const Buffer& from, const Buffer& to) {
 }
 
 bool connects(const Offer& offer, const Buffer& from, const Buffer& to) {
-    return std::any_of(
-        offer.capabilities.begin(), offer.capabilities.end(), [&](const Capability& capability) {
-            return capability.reach == Reach::storage_gpu && capability.from == from.place().kind() &&
-                   capability.to == to.place().kind();
-        });
+    return std::ranges::any_of(offer.capabilities, [&](const Capability& capability) {
+        return capability.reach == Reach::storage_gpu && capability.from == from.place().kind() &&
+               capability.to == to.place().kind();
+    });
 }
 
 struct Cached {
@@ -85,7 +84,7 @@ bool are_warm(std::span<const Buffer> files) {
 }
 
 bool reaches_a_gpu(std::span<const Buffer> to) {
-    return std::any_of(to.begin(), to.end(), [](const Buffer& memory) { return memory.place().is_gpu(); });
+    return std::ranges::any_of(to, [](const Buffer& memory) { return memory.place().is_gpu(); });
 }
 
 // What the copy's own options have against a path that leaves host memory out.
@@ -132,7 +131,7 @@ public:
         const auto alike = [&](const auto& one) {
             return one.second.reason == against_.begin()->second.reason;
         };
-        if (against_.size() == places_.size() && std::all_of(against_.begin(), against_.end(), alike))
+        if (against_.size() == places_.size() && std::ranges::all_of(against_, alike))
             return against_.empty() ? std::vector<Objection>() : all(against_.begin()->second);
         std::vector<Objection> each;
         for (const auto& [place, answer] : against_)

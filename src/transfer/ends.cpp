@@ -94,8 +94,8 @@ Result<Import> local(const Topology& topology, const Buffer& buffer, SharedMemor
     SIDESTEP_CHECK(check_place(topology, buffer.place()));
     if (!buffer.place().is_shared() || !buffer.place().node().empty()) return Import{buffer, nullptr};
     if (shared == nullptr)
-        return Error{
-            ErrorCode::unsupported, "published memory cannot be reached from here", buffer.to_string(), {}};
+        return Error{ErrorCode::unsupported, "published memory cannot be reached from here",
+                     buffer.to_string()};
     SIDESTEP_TRY(Import mapped, shared->import(buffer, limit));
     SIDESTEP_CHECK(check_place(topology, mapped.buffer.place()));
     return mapped;
@@ -105,8 +105,8 @@ Result<Import> local(const Topology& topology, const Buffer& buffer, SharedMemor
 
 std::string why_out_of_reach(const backend::Registry& registry, const Place& place) {
     for (const backend::Offer& offer : registry.offers()) {
-        const bool would = std::any_of(
-            offer.capabilities.begin(), offer.capabilities.end(), [&](const backend::Capability& capability) {
+        const bool would =
+            std::ranges::any_of(offer.capabilities, [&](const backend::Capability& capability) {
                 return capability.from == place.kind() || capability.to == place.kind();
             });
         if (would && !offer.support.usable) return fmt::format("{}: {}", offer.name, offer.support.reason);
@@ -118,11 +118,11 @@ Result<Description> describe(const backend::Registry& registry, const Buffer& bu
     SIDESTEP_TRY(const auto found, registry.describe(buffer));
     if (found) return *found;
     if (!buffer.place().node().empty())
-        return Error{
-            ErrorCode::unsupported, "no backend here reaches other machines", buffer.place().to_string(), {}};
+        return Error{ErrorCode::unsupported, "no backend here reaches other machines",
+                     buffer.place().to_string()};
     if (buffer.place().is_host()) return Description{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
     if (buffer.place().is_file())
-        return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
+        return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string()};
     return Error{ErrorCode::path_unavailable,
                  fmt::format("no backend reaches the memory of {}", buffer.place().to_string()), "describe",
                  why_out_of_reach(registry, buffer.place())};
@@ -131,17 +131,15 @@ Result<Description> describe(const backend::Registry& registry, const Buffer& bu
 Result<void> check_place(const Topology& topology, const Place& place) {
     if (place.node().empty()) return check_here(topology, place);
     if (place.is_p2pmem())
-        return Error{ErrorCode::unsupported,
-                     "peer-to-peer memory is reached on its own machine alone",
-                     place.to_string(),
-                     {}};
+        return Error{ErrorCode::unsupported, "peer-to-peer memory is reached on its own machine alone",
+                     place.to_string()};
     return {};
 }
 
 Result<void> check_here(const Topology& topology, const Place& place) {
     if (!place.node().empty())
-        return Error{
-            ErrorCode::unsupported, "this is done with places of this machine alone", place.to_string(), {}};
+        return Error{ErrorCode::unsupported, "this is done with places of this machine alone",
+                     place.to_string()};
     if (place.is_gpu() && !topology.find(place))
         return no_such_device(topology, "GPU", "gpu", place, topology.gpu_count());
     if (place.is_p2pmem() && topology.emulated())

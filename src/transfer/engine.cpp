@@ -43,7 +43,7 @@ route::End typical_end(const std::vector<backend::Offer>& offers, const Place& p
     if (place.is_shared()) return {place, MemoryKind::pageable};  // of a node
     if (place.is_gpu()) return {place, MemoryKind::device};
     if (place.is_p2pmem()) return {place, MemoryKind::p2pmem};
-    const bool pinned = std::any_of(offers.begin(), offers.end(), [](const backend::Offer& offer) {
+    const bool pinned = std::ranges::any_of(offers, [](const backend::Offer& offer) {
         return offer.support.usable && offer.host_memory.has(MemoryKind::pinned);
     });
     return {place, pinned ? MemoryKind::pinned : MemoryKind::pageable};

@@ -106,8 +106,7 @@ private:
     }
 
     bool idle() const override {
-        return std::all_of(lanes_.begin(), lanes_.end(),
-                           [](const auto& lane) { return !lane || lane->idle(); }) &&
+        return std::ranges::all_of(lanes_, [](const auto& lane) { return !lane || lane->idle(); }) &&
                (!verifier_ || verifier_->idle());
     }
 
@@ -366,8 +365,7 @@ private:
         if (!receipt_.lane_failures[lane].empty()) return;
         receipt_.lane_failures[lane] = error.message;
         const auto& failures = receipt_.lane_failures;
-        if (std::none_of(failures.begin(), failures.end(),
-                         [](const std::string& text) { return text.empty(); }))
+        if (std::ranges::none_of(failures, &std::string::empty))
             return may_detour() ? void(lost_ = std::move(error)) : fail(std::move(error));
         note(fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
     }

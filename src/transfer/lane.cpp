@@ -29,7 +29,7 @@ Cursor::Span Cursor::take(Bytes chunk) {
 Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingPool& pool) {
     // One that moves nothing at a time would do so for ever, and each piece of nothing would pass for progress.
     if (setup.chunk == 0)
-        return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane", {}};
+        return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane"};
     std::unique_ptr<LaneRunner> lane(new LaneRunner(std::move(setup)));
     const std::vector<ReadyHop>& hops = *lane->setup_.hops;
     const Bytes chunk = lane->setup_.chunk;

@@ -191,7 +191,7 @@ void Movement::watch(Clock::time_point now) {
     };
     // A target that is being made final will be there.
     if (cancelled() && state_ != State::committing)
-        return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), where(), {}});
+        return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), where()});
     if (passed(options_.deadline + asking(), now - started_)) {
         hurried_ = true;
         return fail(told(fmt::format("the deadline of {} ms passed", options_.deadline.count()),
@@ -286,7 +286,7 @@ void Movement::end() {
 
 void Movement::note(std::string text) {
     std::vector<std::string>& notes = receipt_.notes;
-    if (notes.size() > max_notes || std::find(notes.begin(), notes.end(), text) != notes.end()) return;
+    if (notes.size() > max_notes || std::ranges::find(notes, text) != notes.end()) return;
     if (notes.size() == max_notes) text = "there are more notes, which are left out";
     notes.push_back(std::move(text));
 }

@@ -65,8 +65,7 @@ Result<void> SpreadChunk::collect() {
         for (const Run& run : runs) SIDESTEP_CHECK(add_run(run, part, reached));
         // A load may read bytes that belong nowhere: padding, or the rest of a block that is looked at.
         if (!work_.loads() && reached != part.end)
-            return place_error({ErrorCode::internal, "the placement leaves bytes out", "spread", {}},
-                               reached);
+            return place_error({ErrorCode::internal, "the placement leaves bytes out", "spread"}, reached);
     }
     merge_adjacent(shared_);
     for (auto& own : own_) merge_adjacent(own);
@@ -80,7 +79,7 @@ void SpreadChunk::collect_sources() {
     for (std::size_t lane = 0; lane < own_.size(); ++lane)
         if (work_.ends[lane].place.is_file())
             for (const Run& run : own_[lane]) sources_.push_back(run.memory);
-    std::sort(sources_.begin(), sources_.end());
+    std::ranges::sort(sources_);
     sources_.erase(std::unique(sources_.begin(), sources_.end()), sources_.end());
 }
 
@@ -95,14 +94,13 @@ Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached
     const bool inside = run.size > 0 && run.file_offset >= part.begin && run.file_offset <= part.end &&
                         run.size <= part.end - run.file_offset &&
                         (work_.loads() || run.file_offset == reached);
-    const bool held = all ? std::all_of(memories.begin(), memories.end(), fits)
+    const bool held = all ? std::ranges::all_of(memories, fits)
                           : run.memory < memories.size() && fits(memories[run.memory]);
     if (!inside || !held)
         return place_error(
             {ErrorCode::internal,
              fmt::format("the placement puts {} bytes of a chunk where they do not belong", run.size),
-             "spread",
-             {}},
+             "spread"},
             run.file_offset);
     (all ? shared_ : own_[work_.lane_of(run.memory)]).push_back(run);
     reached = std::max(reached, run.file_offset + run.size);
@@ -171,7 +169,7 @@ void SpreadChunk::stop() {
 
 bool SpreadChunk::idle() const {
     return (!looking_ || looking_->over()) &&
-           std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.move.idle(); });
+           std::ranges::all_of(parts_, [](const Part& part) { return part.move.idle(); });
 }
 
 void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveSide& to,
@@ -189,12 +187,6 @@ void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveS
     }
 }
 
-// Of the files that the memories of its runs are.
-Result<bool> SpreadChunk::open_sources() {
-    if (sources_.empty()) return true;
-    return work_.sources().hold(sources_, holds_sources_);
-}
-
 Result<bool> SpreadChunk::next_phase() {
     switch (phase_) {
         case Phase::waiting:
@@ -202,7 +194,8 @@ Result<bool> SpreadChunk::next_phase() {
             phase_ = Phase::opening;
             break;
         case Phase::opening: {
-            SIDESTEP_TRY(const bool open, open_sources());
+            SIDESTEP_TRY(const bool open,
+                         sources_.empty() ? true : work_.sources().hold(sources_, holds_sources_));
             if (!open) return false;
             phase_ = begin_filling();
             break;
@@ -314,8 +307,7 @@ std::vector<FileRange> SpreadChunk::that_wait() const {
     };
     for (std::size_t lane = 0; lane < own_.size(); ++lane) add(lane, own_[lane]);
     for (const std::size_t owner : owners_) add(owner, shared_);
-    std::sort(ranges.begin(), ranges.end(),
-              [](const FileRange& a, const FileRange& b) { return a.begin < b.begin; });
+    std::ranges::sort(ranges, {}, &FileRange::begin);
     return ranges;
 }
 

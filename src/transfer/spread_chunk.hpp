@@ -60,7 +60,6 @@ private:
     void count(Part& part);
     // False where it has to wait.
     Result<bool> next_phase();
-    Result<bool> open_sources();
     Phase begin_filling();
     Result<Phase> begin_looking();
     Phase begin_emptying();

@@ -41,8 +41,7 @@ Result<void> SpreadFiles::inspect() {
                 return Error{ErrorCode::internal,
                              fmt::format("bytes {} to {} of a file are not a range that can be moved",
                                          range.begin, range.end),
-                             spread_.files[file].path,
-                             {}};
+                             spread_.files[file].path};
             before = range.end;
         }
         if (reads()) {
@@ -64,8 +63,8 @@ Result<void> SpreadFiles::inspect_source(std::size_t file) {
                      asked.path, "open it again"};
     if (found.size < end_of(asked)) {
         // The first byte that is missing, and what it belongs to.
-        const auto range = std::find_if(asked.ranges.begin(), asked.ranges.end(),
-                                        [&](const FileRange& each) { return each.end > found.size; });
+        const auto range =
+            std::ranges::find_if(asked.ranges, [&](const FileRange& each) { return each.end > found.size; });
         const Bytes missing = std::max(range->begin, found.size);
         return Error{
             ErrorCode::end_of_file,
@@ -106,7 +105,7 @@ Result<void> SpreadFiles::attach(std::size_t file) {
 }
 
 backend::Registration* SpreadFiles::registration(std::size_t file, const backend::Backend* backend) const {
-    const auto found = std::find(backends_.begin(), backends_.end(), backend);
+    const auto found = std::ranges::find(backends_, backend);
     return states_[file].open[static_cast<std::size_t>(found - backends_.begin())].get();
 }
 
@@ -157,7 +156,7 @@ Result<bool> SpreadFiles::open(std::size_t file) {
 }
 
 bool SpreadFiles::calling() const {
-    return closer_.running() || std::any_of(states_.begin(), states_.end(), [](const State& state) {
+    return closer_.running() || std::ranges::any_of(states_, [](const State& state) {
                return state.opening && state.opening->running();
            });
 }
@@ -234,7 +233,7 @@ Result<void> SpreadFiles::commit(const std::function<bool()>& given_up) {
         if (states_[file].open.empty()) SIDESTEP_CHECK(attach(file));
     for (; committed_ < states_.size(); ++committed_) {
         if (committed_ == 0 && given_up())
-            return Error{ErrorCode::cancelled, "nobody waits for the files any more", "spread", {}};
+            return Error{ErrorCode::cancelled, "nobody waits for the files any more", "spread"};
         State& state = states_[committed_];
         if (auto made = state.open.front()->commit(); !made) {
             Error error = made.error();

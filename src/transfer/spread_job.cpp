@@ -142,8 +142,7 @@ private:
         }
         if (work_->loads() || spread_.files.empty()) return {};
         backend::Backend* const writer = writer_of(machine_.registry);
-        if (writer == nullptr)
-            return Error{ErrorCode::unsupported, "no backend writes files here", "spread", {}};
+        if (writer == nullptr) return Error{ErrorCode::unsupported, "no backend writes files here", "spread"};
         files_.begin({writer});
         return {};
     }
@@ -232,7 +231,7 @@ private:
     bool enough_filling() const {
         if (!work_->loads() || state_ == State::verifying || !work_->way.uses_slots()) return false;
         const auto filling =
-            std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->filling(); });
+            std::ranges::count_if(chunks_, [](const auto& chunk) { return chunk->filling(); });
         return static_cast<std::size_t>(filling) >= max_filling_;
     }
 

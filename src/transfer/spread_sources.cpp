@@ -24,8 +24,8 @@ Result<bool> SpreadSources::hold(const std::vector<std::size_t>& memories, bool&
         }
     }
     std::vector<std::size_t> missing;
-    std::copy_if(memories.begin(), memories.end(), std::back_inserter(missing),
-                 [this](std::size_t memory) { return attached_.all[memory].empty(); });
+    std::ranges::copy_if(memories, std::back_inserter(missing),
+                         [this](std::size_t memory) { return attached_.all[memory].empty(); });
     if (!held) {
         // Held at once, lest those that are open already make room.
         for (const std::size_t memory : memories) ++holders_[memory];
@@ -34,7 +34,15 @@ Result<bool> SpreadSources::hold(const std::vector<std::size_t>& memories, bool&
         if (!held) let_go(memories);
     }
     if (!held || missing.empty()) return held;
-    open(std::move(missing));
+    const auto open = [this, missing = std::move(missing)]() -> Result<void> {
+        closed_.clear();
+        for (const std::size_t memory : missing) {
+            SIDESTEP_TRY(Open opened, attach_(memory));
+            new_.emplace_back(memory, std::move(opened));
+        }
+        return {};
+    };
+    call_.make(&calls_, open, usual_opening);
     return !call_.running() && hold(memories, held);
 }
 
@@ -51,20 +59,6 @@ void SpreadSources::close_others(std::size_t wanted) {
         closed_.push_back(std::exchange(attached_.all[memory], {}));
         return true;
     });
-}
-
-void SpreadSources::open(std::vector<std::size_t> memories) {
-    call_.make(
-        &calls_,
-        [this, memories = std::move(memories)]() -> Result<void> {
-            closed_.clear();
-            for (const std::size_t memory : memories) {
-                SIDESTEP_TRY(Open opened, attach_(memory));
-                new_.emplace_back(memory, std::move(opened));
-            }
-            return {};
-        },
-        usual_opening);
 }
 
 }  // namespace sidestep::transfer

@@ -36,7 +36,6 @@ public:
 
 private:
     void close_others(std::size_t wanted);
-    void open(std::vector<std::size_t> memories);
 
     base::BlockingCalls& calls_;
     AttachedMemory& attached_;

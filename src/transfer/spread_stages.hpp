@@ -42,8 +42,7 @@ private:
     void tick() {
         const auto now = Clock::now();
         const double seconds = std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-        const auto busy =
-            std::count_if(in_flight_.begin(), in_flight_.end(), [](int count) { return count > 0; });
+        const auto busy = std::ranges::count_if(in_flight_, [](int count) { return count > 0; });
         for (std::size_t i = 0; i < stages_.size(); ++i) {
             if (in_flight_[i] == 0) continue;
             stages_[i].busy_seconds += seconds;

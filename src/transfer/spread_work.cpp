@@ -140,7 +140,7 @@ Result<void> SpreadWork::check_memory(const Buffer& memory) const {
                      memory.to_string(), "use gpu and host places"};
     SIDESTEP_CHECK(source ? check_place(machine_.topology, place) : check_here(machine_.topology, place));
     if (memory.size() == Buffer::whole)
-        return Error{ErrorCode::invalid_argument, "memory needs a size", memory.to_string(), {}};
+        return Error{ErrorCode::invalid_argument, "memory needs a size", memory.to_string()};
     return check_buffer(memory, loads());
 }
 
@@ -161,7 +161,7 @@ Result<void> SpreadWork::look_at_memories() {
             return end == other ||
                    (end.place.is_file() && other.place.is_file() && end.place.node() == other.place.node());
         };
-        const auto known = loads() ? ends.end() : std::find_if(ends.begin(), ends.end(), alike);
+        const auto known = loads() ? ends.end() : std::ranges::find_if(ends, alike);
         lane_of_.push_back(static_cast<std::size_t>(known - ends.begin()));
         if (known == ends.end()) ends.push_back(end);
     }
@@ -170,7 +170,7 @@ Result<void> SpreadWork::look_at_memories() {
 
 Result<void> SpreadWork::plan() {
     if (spread.memories.empty())
-        return Error{ErrorCode::invalid_argument, "there are bytes to move, and no memory", "spread", {}};
+        return Error{ErrorCode::invalid_argument, "there are bytes to move, and no memory", "spread"};
     route::FanOutRequest request;
     request.file = spread.files.front().buffer().place();
     request.bytes = bytes.files;
@@ -331,14 +331,13 @@ std::vector<backend::Backend*> SpreadWork::file_backends() const {
     std::vector<backend::Backend*> backends;
     if (way.uses_slots()) backends.push_back(storage.backend);
     for (std::size_t lane = 0; lane < lanes(); ++lane)
-        if (way.direct[lane] &&
-            std::find(backends.begin(), backends.end(), links[lane].backend) == backends.end())
+        if (way.direct[lane] && std::ranges::find(backends, links[lane].backend) == backends.end())
             backends.push_back(links[lane].backend);
     return backends;
 }
 
 std::size_t SpreadWork::owner_of(const std::vector<std::size_t>& group) const {
-    return *std::min_element(group.begin(), group.end(), [&](std::size_t a, std::size_t b) {
+    return *std::ranges::min_element(group, [&](std::size_t a, std::size_t b) {
         if (way.direct[a] != way.direct[b]) return static_cast<bool>(way.direct[a]);
         const Share& x = shares_[a];
         const Share& y = shares_[b];

@@ -40,8 +40,7 @@ Result<Allocation> allocate(const backend::Registry& registry, const Place& plac
 
     Error error{ErrorCode::unsupported,
                 fmt::format("no backend allocates {} memory at {}", to_string(kind), place.to_string()),
-                "allocate",
-                {}};
+                "allocate"};
     if (!place.is_host()) error.hint = why_out_of_reach(registry, place);
     return error;
 }

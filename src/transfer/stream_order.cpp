@@ -65,7 +65,7 @@ std::shared_ptr<GateRecord> StreamOrder::enter(void* stream, std::shared_ptr<Gat
     forget_what_is_over();
     if (last_.size() >= max_kept) {
         const auto failed =
-            std::find_if(last_.begin(), last_.end(), [](const auto& one) { return one.second->failure(); });
+            std::ranges::find_if(last_, [](const auto& one) { return one.second->failure().has_value(); });
         if (failed != last_.end()) last_.erase(failed);
     }
     last_[*key] = record;
@@ -91,7 +91,7 @@ Result<void> StreamPlace::join(StreamOrder& order, void* stream) {
 }
 
 Result<void> StreamPlace::hold(StreamOrder& order, const backend::Registry& registry, void* stream) {
-    Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream", {}};
+    Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream"};
     for (backend::Streams* streams : registry.with(&backend::Backend::streams)) {
         auto gate = streams->gate(stream);
         if (!gate) {
