@@ -22,6 +22,12 @@ std::vector<MemoryKind> kinds_to_try(const Place& place, MemoryKind kind) {
     return {MemoryKind::pinned, MemoryKind::pageable};
 }
 
+Bytes bytes_of(const std::vector<std::shared_ptr<Slab>>& slabs) {
+    Bytes bytes = 0;
+    for (const auto& slab : slabs) bytes += slab->buffer().size();
+    return bytes;
+}
+
 // No machine has as much. A larger request fails in the allocation itself.
 constexpr Bytes max_sensible = Bytes{1} << 60;
 
@@ -73,8 +79,9 @@ void StagingLease::GiveBack::operator()(Lent* lent) const noexcept {
 
 Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, Bytes bytes) {
     free_unused();
-    if (place.is_gpu()) return acquire_relay(place, kind, bytes);
-    if (bytes > max_sensible) return own_block(place, kind, bytes);
+    if (bytes > max_sensible) return allocate(registry_, place, bytes, kind).error();
+    if (place.is_gpu())
+        return own_block(place, kind, base::round_up(std::max<Bytes>(bytes, 1), Slab::smallest_piece));
     const Bytes size = std::max(std::bit_ceil(bytes), Slab::smallest_piece);
     if (kind != MemoryKind::pinned) return own_block(place, kind, size);
     if (auto piece = take_piece(place, size)) return std::move(*piece);
@@ -87,41 +94,32 @@ Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, B
     return own_block(place, kind, size);
 }
 
-Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind kind, Bytes bytes) {
-    if (bytes > max_sensible) return allocate(registry_, place, bytes, kind).error();
-    const Bytes size = base::round_up(std::max<Bytes>(bytes, 1), Slab::smallest_piece);
-    const int gpu = place.index();
+Result<StagingLease> StagingPool::own_block(const Place& place, MemoryKind kind, Bytes size) {
+    Relay* relay = nullptr;
     {
         std::lock_guard lock(mutex_);
-        Relay& relay = relays_[gpu];
-        const Bytes room = relay.room();
+        if (place.is_gpu()) relay = &relays_[place.index()];
+        const Bytes room = relay != nullptr ? relay->room() : size;
         if (size > room)
             return Error{ErrorCode::out_of_memory,
-                         fmt::format("{} of gpu:{}'s memory were asked for as a relay, {} of its {} are left",
-                                     format_bytes(size), gpu, format_bytes(room), format_bytes(relay.limit)),
+                         fmt::format("{} of {}'s memory were asked for as a relay, {} of its {} are left",
+                                     format_bytes(size), place.to_string(), format_bytes(room),
+                                     format_bytes(relay->limit)),
                          place.to_string(),
                          "raise the bound: Context::set_relay_memory, SIDESTEP_RELAY_MEMORY"};
         if (auto block = take_idle(place, kind, size, std::min(2 * size, room)))
             return lease_of(place, std::move(*block));
-        drop_idle(gpu, room - size);
-        relay.leased += size;
+        if (relay != nullptr) {
+            drop_idle(place.index(), room - size);
+            relay->leased += size;
+        }
     }
-    free_unused();  // what had to make room
+    if (relay != nullptr) free_unused();  // what had to make room
     auto block = allocate(registry_, place, size, kind);
     std::lock_guard lock(mutex_);
-    relays_[gpu].leased -= size;
+    if (relay != nullptr) relay->leased -= size;
     if (!block) return block.error();
     return lease_of(place, std::move(*block));
-}
-
-Result<StagingLease> StagingPool::own_block(const Place& place, MemoryKind kind, Bytes size) {
-    {
-        std::lock_guard lock(mutex_);
-        if (auto block = take_idle(place, kind, size, size)) return lease_of(place, std::move(*block));
-    }
-    SIDESTEP_TRY(Allocation block, allocate(registry_, place, size, kind));
-    std::lock_guard lock(mutex_);
-    return lease_of(place, std::move(block));
 }
 
 StagingLease StagingPool::lease_of(const Place& asked, Allocation block) {
@@ -134,7 +132,7 @@ StagingLease StagingPool::lease_of(const Place& asked, Allocation block) {
 
 std::optional<StagingLease> StagingPool::take_piece(const Place& place, Bytes size) {
     std::lock_guard lock(mutex_);
-    for (const auto& slab : node_of(place).slabs) {
+    for (const auto& slab : slabs_[place]) {
         const auto offset = slab->take(size);
         if (!offset) continue;
         StagingLease lease;
@@ -151,7 +149,7 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     Bytes bytes = 0;
     {
         std::lock_guard lock(mutex_);
-        const Bytes there = node_of(place).bytes;
+        const Bytes there = bytes_of(slabs_[place]);
         const Bytes room = pinned_bound_ - std::min(pinned_bound_, there);
         bytes = std::max(size, std::clamp(std::bit_floor(there), first_slab, largest_slab));
         bytes = std::min(bytes, std::bit_floor(room));
@@ -165,12 +163,10 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     }
     auto slab = std::make_shared<Slab>(std::move(*memory));
     std::lock_guard lock(mutex_);
-    Node& node = node_of(place);
-    node.bytes += bytes;
-    node.slabs.push_back(std::move(slab));
+    slabs_[place].push_back(std::move(slab));
     base::log(base::LogLevel::info,
               fmt::format("the pinned pool of {} has {} of at most {}", place.to_string(),
-                          format_bytes(node.bytes), format_bytes(pinned_bound_)));
+                          format_bytes(bytes_of(slabs_[place])), format_bytes(pinned_bound_)));
     return true;
 }
 
@@ -192,7 +188,7 @@ void StagingPool::set_pinned_bound(Bytes bytes) {
 Bytes StagingPool::pinned_bytes() const {
     std::lock_guard lock(mutex_);
     Bytes bytes = 0;
-    for (const auto& node : nodes_) bytes += node->bytes;
+    for (const auto& [place, slabs] : slabs_) bytes += bytes_of(slabs);
     return bytes;
 }
 
@@ -236,14 +232,6 @@ void StagingPool::free_unused() {
     std::vector<Allocation> freed;  // outside the lock: unpinning is slow
     std::lock_guard lock(mutex_);
     freed.swap(to_free_);
-}
-
-StagingPool::Node& StagingPool::node_of(const Place& place) {
-    for (const auto& node : nodes_)
-        if (node->place == place) return *node;
-    nodes_.push_back(std::make_unique<Node>());
-    nodes_.back()->place = place;
-    return *nodes_.back();
 }
 
 std::optional<Allocation> StagingPool::take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max) {
