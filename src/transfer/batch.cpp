@@ -34,13 +34,9 @@ Error at_position(Error error, std::size_t first, std::size_t last) {
     return error;
 }
 
-std::string name_of(const Place& place) {
-    if (place.is_file()) return "file";
-    return place.to_string();
-}
-
 std::string way_of(const Place& from, const Place& to) {
-    return fmt::format("{} -> {}", name_of(from), name_of(to));
+    const auto name = [](const Place& place) { return place.is_file() ? "file" : place.to_string(); };
+    return fmt::format("{} -> {}", name(from), name(to));
 }
 
 // Whether two routes between places of the same names carry bytes the same way.
@@ -201,7 +197,10 @@ private:
         std::size_t count = max;  // of the last one
         for (std::size_t i = 0; i < group.pieces.size(); ++i, ++count) {
             const Bytes size = group.pieces[i].size;
-            if (count == max || calls.back().size + size > most) calls.push_back({i, 0}), count = 0;
+            if (count == max || calls.back().size + size > most) {
+                calls.push_back({i, 0});
+                count = 0;
+            }
             calls.back().size += size;
         }
         return calls;

@@ -83,10 +83,6 @@ bool are_warm(std::span<const Buffer> files) {
     return all.bytes >= all.of / 2;
 }
 
-bool reaches_a_gpu(std::span<const Buffer> to) {
-    return std::ranges::any_of(to, [](const Buffer& memory) { return memory.place().is_gpu(); });
-}
-
 // What the copy's own options have against a path that leaves host memory out.
 Support wished(std::span<const Buffer> from, std::span<const Buffer> to, const CopyOptions& options) {
     if (options.page_cache == PageCache::use && options.require != Require::direct)
@@ -97,9 +93,10 @@ Support wished(std::span<const Buffer> from, std::span<const Buffer> to, const C
     if (options.verify && to.front().place().is_file())
         return Support::no("a written file is verified through the file backend, which has to write it then",
                            "leave verification out");
+    const bool are_gpus = std::ranges::any_of(to, [](const Buffer& end) { return end.place().is_gpu(); });
     // Of GPUs only: their links carry several times what a drive gives, unlike those of controllers' memory.
     if (options.page_cache == PageCache::automatic && options.require == Require::any &&
-        from.front().place().is_file() && reaches_a_gpu(to) && are_warm(from))
+        from.front().place().is_file() && are_gpus && are_warm(from))
         return Support::no("the page cache holds most of it, and is quicker than the drive",
                            "ask for PageCache::bypass or Require::direct");
     return Support::yes({});
