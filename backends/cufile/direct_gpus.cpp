@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t scratch_size = std::size_t{2} << 20;
 
 Error too_long() {
-    return Error{ErrorCode::internal, "more than a block was to go through host memory", "cufile", {}};
+    return Error{ErrorCode::internal, "more than a block was to go through host memory", "cufile"};
 }
 
 CUdeviceptr device_pointer(const void* address) {

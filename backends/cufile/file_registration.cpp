@@ -17,18 +17,6 @@ namespace {
 // then. Not measured: no machine with a direct path was at hand.
 constexpr Bytes min_mapped = 16_MiB;
 
-Bytes up_to_block(Bytes offset) {
-    return (block - offset % block) % block;
-}
-
-Range part(const Range& range, Bytes from, Bytes size) {
-    Range cut = range;
-    cut.file_offset += from;
-    cut.memory_offset += from;
-    cut.size = size;
-    return cut;
-}
-
 void raise(std::atomic<Bytes>& max, Bytes value) {
     Bytes now = max.load(std::memory_order_relaxed);
     while (now < value && !max.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
@@ -70,11 +58,10 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(Shared& shared,
         return Error{ErrorCode::unsupported,
                      fmt::format("{} is a {}, which this path does not write to", file->path(),
                                  driver::to_string(file->opened_.type())),
-                     buffer.to_string(),
-                     {}};
+                     buffer.to_string()};
     if (write) SIDESTEP_CHECK(file->opened_.reserve());
     auto direct = driver::open_direct(file->opened_.fd(), write ? O_RDWR : O_RDONLY, file->path());
-    if (!direct) return Error{ErrorCode::unsupported, direct.error().message, file->path(), {}};
+    if (!direct) return Error{ErrorCode::unsupported, direct.error().message, file->path()};
     file->direct_ = std::move(*direct);
     auto handle = driver::CufileHandle::create(shared.cufile, file->direct_);
     if (!handle)
@@ -110,15 +97,13 @@ void FileRegistration::register_memory(const MemoryRegistration& memory) {
 
 Result<void> FileRegistration::move(const Range& range) {
     SIDESTEP_TRY(Window* const counted, window(range.memory->gpu, range.write));
-    const Bytes head = std::min(up_to_block(range.file_offset), range.size);
-    const Bytes tail = (range.size - head) % block;
-    const Bytes blocks = range.size - head - tail;
-    SIDESTEP_CHECK(move_through_host(part(range, 0, head)));
-    if (blocks > 0) {
-        register_memory(*range.memory);
-        SIDESTEP_CHECK(move_blocks(part(range, head, blocks), *counted));
-    }
-    return move_through_host(part(range, head + blocks, tail));
+    return range.move(
+        block,
+        [&](const Range& blocks) {
+            register_memory(*range.memory);
+            return move_blocks(blocks, *counted);
+        },
+        [&](const Range& beside) { return move_through_host(beside); });
 }
 
 Result<void> FileRegistration::move_blocks(const Range& range, Window& window) {
@@ -134,7 +119,7 @@ Result<void> FileRegistration::move_blocks(const Range& range, Window& window) {
                                  : shared_.cufile->read(handle_.get(), base, left, file_at, memory_at);
         ++ledger.ended;
         window.requests.fetch_add(1, std::memory_order_relaxed);
-        if (!moved) return failed(moved.error(), part(range, done, left));
+        if (!moved) return failed(moved.error(), range.part(done, left));
         if (*moved == 0 || *moved > left)
             return driver::ended_early(opened_.fd(), path(), file_at, left, buffer().to_string());
         window.bytes.fetch_add(*moved, std::memory_order_relaxed);
@@ -146,19 +131,17 @@ Result<void> FileRegistration::move_blocks(const Range& range, Window& window) {
 
 // Less than a block.
 Result<void> FileRegistration::move_through_host(const Range& range) {
-    if (range.size == 0) return {};
     std::array<char, block> bytes;
     const driver::Fd& fd = opened_.fd();
-    char* const memory = static_cast<char*>(range.memory->buffer().address()) + range.memory_offset;
     DirectGpu& gpu = range.memory->gpu;
-    if (range.write) SIDESTEP_CHECK(gpu.to_host(bytes.data(), memory, range.size));
+    if (range.write) SIDESTEP_CHECK(gpu.to_host(bytes.data(), range.address(), range.size));
     const auto moved = range.write
                            ? driver::write_range(fd, range.file_offset, bytes.data(), range.size, path())
                            : driver::read_range(fd, range.file_offset, bytes.data(), range.size, path());
     if (!moved) return failed(moved.error(), range);
     through_host_.fetch_add(range.size, std::memory_order_relaxed);
     if (range.write) return {};
-    return gpu.to_gpu(memory, bytes.data(), range.size);
+    return gpu.to_gpu(range.address(), bytes.data(), range.size);
 }
 
 Error FileRegistration::failed(Error error, const Range& range) const {

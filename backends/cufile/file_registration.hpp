@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 
 #include "backend/blocking_pieces.hpp"
 #include "backend/file_piece.hpp"
@@ -25,9 +24,7 @@ public:
 class FileRegistration;
 
 // Some bytes of a file and of GPU memory.
-struct Range : backend::FilePiece<FileRegistration, MemoryRegistration> {
-    Bytes size = 0;
-};
+using Range = backend::FilePiece<FileRegistration, MemoryRegistration>;
 
 // GPU memory that cuFile has mapped, shared by the copies that use it at the same time. Safe to use from several
 // threads. Outlives what it gives out.

@@ -77,12 +77,87 @@ public:
     }
 
     std::string_view name() const override { return "file"; }
-    Support probe(const Topology& topology) override;
-    std::vector<Capability> capabilities() const override;
-    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
+
+    Support probe(const Topology&) override {
+        // More threads than processors: some wait for a device while others copy.
+        const int processors = driver::usable_cpu_count();
+        threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, max_io_threads));
+        copying_ = static_cast<unsigned>(std::clamp(copying_threads(processors), 1, max_copying_threads));
+        maps_ = options_.maps.value_or(copying_ >= min_map_writers);
+        cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
+        const std::string asked =
+            fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
+        if (given_) {
+            how_ = given_->name();
+            use(std::move(given_), nullptr);
+            return Support::yes(fmt::format("{}; {}", how_, asked));
+        }
+        auto chosen = choose(options_.io, threads_);
+        if (!chosen) return Support::no(chosen.error().message, chosen.error().hint);
+        // The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there
+        // are requests.
+        const bool many = copying_ >= many_copying_threads;
+        use(std::move(chosen->engine),
+            driver::create_thread_engine(depth, many ? copying_ : threads_,
+                                         copying_ > 2 ? driver::Wake::when_behind : driver::Wake::always,
+                                         many ? part_of_many : 0));
+        const std::string& why = chosen->why_threads;
+        if (why.empty()) {
+            how_ = "io_uring, what the page cache holds by threads";
+            return Support::yes(fmt::format("io_uring, up to {} requests deep; {}", depth, asked));
+        }
+        how_ = "threads, " + why;
+        return Support::yes(
+            fmt::format("up to {} threads with pread and pwrite, {}; {}", threads_, why, asked));
+    }
+
+    std::vector<Capability> capabilities() const override {
+        Capability read = backend::reads_files(PlaceKind::host, {MemoryKind::pageable, MemoryKind::pinned},
+                                               Reach::storage, "file I/O");
+        read.max_gb_per_s = first_thread_gb_per_s +
+                            further_thread_gb_per_s * (std::min<unsigned>(copying_, max_io_threads) - 1);
+        read.latency_us = latency_us;
+        read.reason = "read through " + how_;
+        Capability write = backend::reversed(read);
+        write.max_gb_per_s = write_gb_per_s;
+        write.reason = fmt::format("written through {}{}", how_,
+                                   maps_ ? ", whole files in memory through a map of them" : "");
+        return {read, write};
+    }
+
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
+        if (!buffer.place().is_file()) return std::optional<backend::Description>{};
+        SIDESTEP_TRY(const auto facts, driver::inspect(buffer));
+        const driver::FileFacts known = facts.value_or(driver::FileFacts{});
+        return std::optional(backend::Description{buffer.place(), MemoryKind::storage, known.size,
+                                                  known.identity, known.version});
+    }
+
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
-                                                          const backend::AttachOptions& options) override;
-    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
+                                                          const backend::AttachOptions& options) override {
+        using Attached = std::unique_ptr<backend::Registration>;
+        if (buffer.place().is_file()) {
+            SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options, cache_probe_, maps_, &folders_));
+            return Attached(std::move(file));
+        }
+        if (buffer.place().is_gpu()) return backend::cannot_reach(buffer, name());
+        SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
+        return Attached(std::make_unique<MemoryRegistration>(buffer));
+    }
+
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
+        SIDESTEP_TRY(const auto ends,
+                     (backend::file_piece<FileRegistration, MemoryRegistration>(piece, name())));
+        const Buffer& memory = ends.memory->buffer();
+        Stretch stretch{ends.address(), ends.file_offset, piece.size};
+        if (!ends.write) {
+            stretch.room_before = std::min(piece.room_before, ends.memory_offset);
+            stretch.room_after = std::min(piece.room_after, memory.size() - ends.memory_offset - piece.size);
+        }
+        SIDESTEP_TRY(const std::vector<Slice> slices, slices_of(*ends.file, stretch, ends.write));
+        return jobs_->start(*ends.file, *ends.memory, ends.write, slices, flight);
+    }
+
     bool look() override { return jobs_->look(); }
 
 private:
@@ -90,11 +165,80 @@ private:
         std::unique_ptr<driver::FileIoEngine> engine;
         std::string why_threads = {};  // rather than io_uring
     };
-    static Result<Chosen> choose(base::FileIo io, unsigned threads);
+
+    static Result<Chosen> choose(base::FileIo io, unsigned threads) {
+        std::string why = "as asked for";
+        if (io != base::FileIo::threads) {
+            auto ring = driver::create_uring_engine(depth, threads);
+            if (ring) return Chosen{std::move(*ring)};
+            if (io == base::FileIo::uring) return ring.error();
+            why = ring.error().to_string();
+        }
+        return Chosen{driver::create_thread_engine(depth, threads), std::move(why)};
+    }
+
     // In the place of an engine that is broken.
-    static Result<std::unique_ptr<driver::FileIoEngine>> remake(base::FileIo io, unsigned threads);
-    void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier);
-    Result<std::vector<Slice>> slices_of(FileRegistration& file, const Stretch& stretch, bool write) const;
+    static Result<std::unique_ptr<driver::FileIoEngine>> remake(base::FileIo io, unsigned threads) {
+        SIDESTEP_TRY(Chosen chosen, choose(io, threads));
+        base::log(base::LogLevel::warn,
+                  fmt::format("io_uring took no request any more; files are read and written by {}",
+                              chosen.why_threads.empty() ? "a new ring" : "threads: " + chosen.why_threads));
+        return std::move(chosen.engine);
+    }
+
+    void use(std::unique_ptr<driver::FileIoEngine> engine, std::unique_ptr<driver::FileIoEngine> copier) {
+        FileJobs::Depths depths;
+        depths.around = {4, 16, depth};
+        depths.written = {4, 32, depth};
+        // Each thread that copies has its next request in line soon. More help only where threads wait for what
+        // the cache lacks: network file systems.
+        const unsigned copies = std::max(4u, copying_ + copying_ / 4);
+        depths.copies = {copies, copies, std::max(copies, std::min(2 * threads_, depth)), busy_bytes_per_s};
+        jobs_ = std::make_shared<FileJobs>(
+            std::move(engine), depths, std::move(copier),
+            [io = options_.io, threads = threads_] { return remake(io, threads); });
+    }
+
+    // Which bytes go around the page cache, decided as late as can be.
+    Result<std::vector<Slice>> slices_of(FileRegistration& file, const Stretch& stretch, bool write) const {
+        const auto wish = file.wish(write);
+        const bool asks = wish == FileRegistration::Wish::cheaper;
+        const auto through_cache = [&](double missing) {
+            std::vector<Slice> slices = cut(stretch, false);
+            for (Slice& slice : slices) slice.missing = part_of(slice.size, missing);
+            return slices;
+        };
+        const auto all_through_cache = [&] {
+            return through_cache(write || stretch.size < min_question ? 0 : file.missing_share());
+        };
+        if (asks && file.was_warm()) {
+            const auto part = file.cached(stretch.offset, stretch.size);
+            if (part && part->bytes == stretch.size) return through_cache(0);
+        }
+        if (wish == FileRegistration::Wish::cache || (asks && stretch.size < min_question) ||
+            !file.goes_around())
+            return all_through_cache();
+        if (!can_go_direct(stretch, file.memory_alignment())) {
+            if (!file.insists() || stretch.size < direct_block) return all_through_cache();
+            return Error{
+                ErrorCode::path_unavailable,
+                fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
+                            stretch.size, stretch.offset, file.path(), static_cast<void*>(stretch.address)),
+                "file backend", "align the memory and the offset to 4 KiB, or let the page cache be used"};
+        }
+        std::vector<Slice> slices = cut(stretch, true, write ? written_slice_size : slice_size);
+        if (asks) {
+            use_cache_where_cheaper(slices,
+                                    [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
+            // Without the ends that were cut off where blocks begin and end.
+            if (std::ranges::none_of(slices, &Slice::direct)) {
+                Bytes missing = 0;
+                for (const Slice& slice : slices) missing += slice.missing;
+                return through_cache(static_cast<double>(missing) / static_cast<double>(stretch.size));
+            }
+        }
+        return slices;
+    }
 
     const FileOptions options_;
     std::unique_ptr<driver::FileIoEngine> given_;
@@ -106,166 +250,6 @@ private:
     driver::OpenFolders folders_;
     std::shared_ptr<FileJobs> jobs_;  // null where there is no engine; constant after probe()
 };
-
-Support FileBackend::probe(const Topology&) {
-    // More threads than processors: some wait for a device while others copy.
-    const int processors = driver::usable_cpu_count();
-    threads_ = static_cast<unsigned>(std::clamp(2 * processors, 4, max_io_threads));
-    copying_ = static_cast<unsigned>(std::clamp(copying_threads(processors), 1, max_copying_threads));
-    maps_ = options_.maps.value_or(copying_ >= min_map_writers);
-    cache_probe_ = options_.cache_probe ? *options_.cache_probe : driver::best_cache_probe();
-    const std::string asked = fmt::format("the page cache is asked with {}", driver::to_string(cache_probe_));
-    if (given_) {
-        how_ = given_->name();
-        use(std::move(given_), nullptr);
-        return Support::yes(fmt::format("{}; {}", how_, asked));
-    }
-    auto chosen = choose(options_.io, threads_);
-    if (!chosen) return Support::no(chosen.error().message, chosen.error().hint);
-    // The kernel's own threads behind io_uring sleep whenever they have nothing to do, and are as many as there
-    // are requests.
-    const bool many = copying_ >= many_copying_threads;
-    use(std::move(chosen->engine),
-        driver::create_thread_engine(depth, many ? copying_ : threads_,
-                                     copying_ > 2 ? driver::Wake::when_behind : driver::Wake::always,
-                                     many ? part_of_many : 0));
-    const std::string& why = chosen->why_threads;
-    if (why.empty()) {
-        how_ = "io_uring, what the page cache holds by threads";
-        return Support::yes(fmt::format("io_uring, up to {} requests deep; {}", depth, asked));
-    }
-    how_ = "threads, " + why;
-    return Support::yes(fmt::format("up to {} threads with pread and pwrite, {}; {}", threads_, why, asked));
-}
-
-Result<FileBackend::Chosen> FileBackend::choose(base::FileIo io, unsigned threads) {
-    std::string why = "as asked for";
-    if (io != base::FileIo::threads) {
-        auto ring = driver::create_uring_engine(depth, threads);
-        if (ring) return Chosen{std::move(*ring)};
-        if (io == base::FileIo::uring) return ring.error();
-        why = ring.error().to_string();
-    }
-    return Chosen{driver::create_thread_engine(depth, threads), std::move(why)};
-}
-
-Result<std::unique_ptr<driver::FileIoEngine>> FileBackend::remake(base::FileIo io, unsigned threads) {
-    SIDESTEP_TRY(Chosen chosen, choose(io, threads));
-    base::log(base::LogLevel::warn,
-              fmt::format("io_uring took no request any more; files are read and written by {}",
-                          chosen.why_threads.empty() ? "a new ring" : "threads: " + chosen.why_threads));
-    return std::move(chosen.engine);
-}
-
-void FileBackend::use(std::unique_ptr<driver::FileIoEngine> engine,
-                      std::unique_ptr<driver::FileIoEngine> copier) {
-    FileJobs::Depths depths;
-    depths.around = {4, 16, depth};
-    depths.written = {4, 32, depth};
-    // Each thread that copies has its next request in line soon. More help only where threads wait for what
-    // the cache lacks: network file systems.
-    const unsigned copies = std::max(4u, copying_ + copying_ / 4);
-    depths.copies = {copies, copies, std::max(copies, std::min(2 * threads_, depth)), busy_bytes_per_s};
-    jobs_ =
-        std::make_shared<FileJobs>(std::move(engine), depths, std::move(copier),
-                                   [io = options_.io, threads = threads_] { return remake(io, threads); });
-}
-
-std::vector<Capability> FileBackend::capabilities() const {
-    Capability read;
-    read.from = PlaceKind::file;
-    read.to = PlaceKind::host;
-    read.from_memory = {MemoryKind::storage};
-    read.to_memory = {MemoryKind::pageable, MemoryKind::pinned};
-    read.reach = Reach::storage;
-    read.engine = "file I/O";
-    read.max_gb_per_s =
-        first_thread_gb_per_s + further_thread_gb_per_s * (std::min<unsigned>(copying_, max_io_threads) - 1);
-    read.latency_us = latency_us;
-    read.reason = "read through " + how_;
-    Capability write = backend::reversed(read);
-    write.max_gb_per_s = write_gb_per_s;
-    write.reason = fmt::format("written through {}{}", how_,
-                               maps_ ? ", whole files in memory through a map of them" : "");
-    return {read, write};
-}
-
-Result<std::optional<backend::Description>> FileBackend::describe(const Buffer& buffer) {
-    if (!buffer.place().is_file()) return std::optional<backend::Description>{};
-    SIDESTEP_TRY(const auto facts, driver::inspect(buffer));
-    const driver::FileFacts known = facts.value_or(driver::FileFacts{});
-    return std::optional(
-        backend::Description{buffer.place(), MemoryKind::storage, known.size, known.identity, known.version});
-}
-
-Result<std::unique_ptr<backend::Registration>> FileBackend::attach(const Buffer& buffer,
-                                                                   const backend::AttachOptions& options) {
-    using Attached = std::unique_ptr<backend::Registration>;
-    if (buffer.place().is_file()) {
-        SIDESTEP_TRY(auto file, FileRegistration::open(buffer, options, cache_probe_, maps_, &folders_));
-        return Attached(std::move(file));
-    }
-    if (buffer.place().is_gpu()) {
-        return Error{ErrorCode::unsupported,
-                     fmt::format("the file backend cannot reach {}", buffer.place().to_string()),
-                     buffer.to_string(), "stage through host memory"};
-    }
-    SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
-    return Attached(std::make_unique<MemoryRegistration>(buffer));
-}
-
-Result<backend::Progress> FileBackend::start(const backend::Piece& piece, backend::Flight& flight) {
-    SIDESTEP_TRY(const auto ends, (backend::file_piece<FileRegistration, MemoryRegistration>(piece, name())));
-    const Buffer& memory = ends.memory->buffer();
-    Stretch stretch{static_cast<char*>(memory.address()) + ends.memory_offset, ends.file_offset, piece.size};
-    if (!ends.write) {
-        stretch.room_before = std::min(piece.room_before, ends.memory_offset);
-        stretch.room_after = std::min(piece.room_after, memory.size() - ends.memory_offset - piece.size);
-    }
-    SIDESTEP_TRY(const std::vector<Slice> slices, slices_of(*ends.file, stretch, ends.write));
-    return jobs_->start(*ends.file, *ends.memory, ends.write, slices, flight);
-}
-
-// Which bytes go around the page cache, decided as late as can be.
-Result<std::vector<Slice>> FileBackend::slices_of(FileRegistration& file, const Stretch& stretch,
-                                                  bool write) const {
-    const auto wish = file.wish(write);
-    const bool asks = wish == FileRegistration::Wish::cheaper;
-    const auto through_cache = [&](double missing) {
-        std::vector<Slice> slices = cut(stretch, false);
-        for (Slice& slice : slices) slice.missing = part_of(slice.size, missing);
-        return slices;
-    };
-    const auto all_through_cache = [&] {
-        return through_cache(write || stretch.size < min_question ? 0 : file.missing_share());
-    };
-    if (asks && file.was_warm()) {
-        const auto part = file.cached(stretch.offset, stretch.size);
-        if (part && part->bytes == stretch.size) return through_cache(0);
-    }
-    if (wish == FileRegistration::Wish::cache || (asks && stretch.size < min_question) || !file.goes_around())
-        return all_through_cache();
-    if (!can_go_direct(stretch, file.memory_alignment())) {
-        if (!file.insists() || stretch.size < direct_block) return all_through_cache();
-        return Error{
-            ErrorCode::path_unavailable,
-            fmt::format("O_DIRECT cannot move {} bytes at offset {} of {} to or from the address {}",
-                        stretch.size, stretch.offset, file.path(), static_cast<void*>(stretch.address)),
-            "file backend", "align the memory and the offset to 4 KiB, or let the page cache be used"};
-    }
-    std::vector<Slice> slices = cut(stretch, true, write ? written_slice_size : slice_size);
-    if (asks) {
-        use_cache_where_cheaper(slices,
-                                [&file](Bytes offset, Bytes size) { return file.cached(offset, size); });
-        // Without the ends that were cut off where blocks begin and end.
-        if (std::none_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.direct; })) {
-            Bytes missing = 0;
-            for (const Slice& slice : slices) missing += slice.missing;
-            return through_cache(static_cast<double>(missing) / static_cast<double>(stretch.size));
-        }
-    }
-    return slices;
-}
 
 }  // namespace
 

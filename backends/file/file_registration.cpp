@@ -80,7 +80,7 @@ FileRegistration::Wish FileRegistration::wish(bool write) const {
 
 Result<driver::Fd> FileRegistration::open_around() {
     const auto refuse = [this](std::string why) {
-        return Error{ErrorCode::unsupported, std::move(why), buffer().place().to_string(), {}};
+        return Error{ErrorCode::unsupported, std::move(why), buffer().place().to_string()};
     };
     if (driver::lives_in_memory(fd(false))) {
         return refuse(

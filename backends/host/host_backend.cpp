@@ -50,11 +50,7 @@ public:
     CopyPool* const pool;  // of the NUMA node, for copies into this memory; null for a GPU
 };
 
-struct Ends {
-    const HostRegistration& from;
-    const HostRegistration& to;
-};
-Ends ends_of(const backend::Piece& piece) {
+std::pair<const HostRegistration&, const HostRegistration&> ends_of(const backend::Piece& piece) {
     return {static_cast<const HostRegistration&>(*piece.from),
             static_cast<const HostRegistration&>(*piece.to)};
 }
@@ -101,7 +97,7 @@ Capability gpu_capability(PlaceKind from, PlaceKind to, Reach reach, bool kernel
 }
 
 Error invalid(std::string message, std::string where) {
-    return {ErrorCode::invalid_argument, std::move(message), std::move(where), {}};
+    return {ErrorCode::invalid_argument, std::move(message), std::move(where)};
 }
 
 Error out_of_reach(std::string message, std::string hint = {}) {
@@ -118,30 +114,158 @@ public:
     explicit HostBackend(HostOptions options) : options_(options) {}
 
     std::string_view name() const override { return "host"; }
-    backend::Support probe(const Topology& topology) override;
+
+    backend::Support probe(const Topology& topology) override {
+        const int usable = driver::usable_cpu_count();
+        threads_ = options_.threads > 0 ? std::min(options_.threads, max_threads)
+                                        : std::min(usable, max_chosen_threads);
+        pool_ = std::make_unique<CopyPool>(threads_, std::vector<int>{});
+        capabilities_.push_back(memcpy_capability(threads_));
+        if (topology.emulated()) emulate(topology);
+        const std::string found = fmt::format("{} thread{} for copies", threads_, threads_ == 1 ? "" : "s");
+        if (!emulates_gpus()) return backend::Support::yes(found);
+        const int gpus = topology.gpu_count();
+        return backend::Support::yes(fmt::format("{}, {} emulated GPU{}", found, gpus, gpus == 1 ? "" : "s"));
+    }
+
     std::vector<Capability> capabilities() const override { return capabilities_; }
     backend::Allocator* allocator() override { return this; }
     backend::Batcher* batcher() override { return this; }
     backend::Sharer* sharer() override { return this; }
     backend::GpuAddresses* gpu_addresses() override { return emulated_.get(); }
     backend::Seats* seats() override { return emulates_gpus() ? this : nullptr; }
-    MemorySet allocates(PlaceKind kind) const override;
-    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override;
-    Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
+
+    MemorySet allocates(PlaceKind kind) const override {
+        if (kind == PlaceKind::host && emulated_) return {MemoryKind::pageable, MemoryKind::pinned};
+        if (kind == PlaceKind::host) return {MemoryKind::pageable};
+        if (kind == PlaceKind::gpu && emulates_gpus()) return {MemoryKind::device};
+        return {};
+    }
+
+    // On the real machine what lies at an address is known to the driver of the GPUs, not here.
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
+        if (!emulated_ || buffer.place().is_file()) return std::optional<backend::Description>{};
+        SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
+        return std::optional(description);
+    }
+
+    Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override {
+        if (!allocates(place.kind()).has(kind)) {
+            return out_of_reach(fmt::format("the host backend allocates no {} memory at {}", to_string(kind),
+                                            place.to_string()));
+        }
+        if (place.is_gpu()) {
+            SIDESTEP_CHECK(emulated_->describe(Buffer::memory(place, nullptr, 0)));  // is that GPU there
+            return emulated_->allocate(place, bytes, kind);
+        }
+        SIDESTEP_TRY(const int node, node_to_bind(place));
+        if (kind == MemoryKind::pinned) return emulated_->allocate(place, bytes, kind);
+        SIDESTEP_TRY(auto memory, machine_->take(bytes, node, "of host memory"));
+        const Buffer buffer = Buffer::memory(place, memory->address(), bytes);
+        return Allocation(buffer, kind, [memory]() mutable { memory.reset(); });
+    }
+
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
-                                                          const backend::AttachOptions& options) override;
-    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override;
+                                                          const backend::AttachOptions& options) override {
+        const Place& place = buffer.place();
+        if (place.is_file() || (place.is_gpu() && !emulates_gpus())) {
+            return out_of_reach(fmt::format("the host backend cannot reach {}", place.to_string()));
+        }
+        SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
+        MemoryKind kind = MemoryKind::pageable;
+        if (emulated_) {
+            SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
+            kind = description.memory;
+        }
+        CopyPool* pool = nullptr;
+        if (place.is_host()) {
+            SIDESTEP_TRY(pool, pool_for(place));
+        }
+        const int gpu = place.is_gpu() ? place.index() : -1;
+        return std::unique_ptr<backend::Registration>(
+            std::make_unique<HostRegistration>(buffer, gpu, kind, pool));
+    }
+
+    Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
+        SIDESTEP_TRY(const CopySpan span, span_of(piece));
+        const auto& [from, to] = ends_of(piece);
+        if (piece.size <= copied_on_the_spot && to.gpu < 0 && from.gpu < 0) {
+            std::memcpy(span.to, span.from, span.bytes);
+            return backend::Progress::done;
+        }
+        return submit(piece, std::make_shared<CopyJob>(span, flight));
+    }
+
+    // By the engine, or the threads, of the first piece.
     Result<backend::Progress> start_batch(std::span<const backend::Piece> pieces,
-                                          backend::Flight& flight) override;
-    Result<std::optional<backend::Exported>> share(const Buffer& buffer) override;
-    Result<std::optional<Allocation>> open(const backend::Exported& exported) override;
-    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override;
+                                          backend::Flight& flight) override {
+        std::vector<CopySpan> spans;
+        spans.reserve(pieces.size());
+        Bytes bytes = 0;
+        for (const backend::Piece& piece : pieces) {
+            SIDESTEP_TRY(const CopySpan span, span_of(piece));
+            spans.push_back(span);
+            bytes += piece.size;
+        }
+        if (bytes == 0) return backend::Progress::done;
+        return submit(pieces.front(), std::make_shared<CopyJob>(std::move(spans), bytes, flight));
+    }
+
+    // What the other process needs is the descriptor alone; the handle tells one memory from another.
+    Result<std::optional<backend::Exported>> share(const Buffer& buffer) override {
+        if (!buffer.place().is_host() && !buffer.place().is_gpu()) return std::optional<backend::Exported>();
+        backend::Exported exported;
+        exported.place = buffer.place();
+        exported.memory = MemoryKind::pageable;
+        if (emulated_) {
+            SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
+            exported.place = description.place;
+            exported.memory = description.memory;
+        }
+        SIDESTEP_TRY(auto pages, machine_->share(buffer.address(), buffer.size()));
+        if (!pages) return std::optional<backend::Exported>();
+        exported.scheme = memfd_scheme;
+        exported.handle.assign(reinterpret_cast<const char*>(&pages->identity), sizeof(pages->identity));
+        exported.descriptor = pages->descriptor;
+        exported.size = buffer.size();
+        exported.offset = pages->offset;
+        exported.identity = pages->identity;
+        exported.keeps = std::move(pages->memory);
+        return std::optional(std::move(exported));
+    }
+
+    Result<std::optional<Allocation>> open(const backend::Exported& exported) override {
+        if (exported.scheme != memfd_scheme) return std::optional<Allocation>();
+        Place place = exported.place;
+        if (place.is_gpu()) {
+            if (!emulated_)
+                return out_of_reach(
+                    fmt::format("the memory is that of an emulated {}, and this machine is real",
+                                place.to_string()),
+                    "open the machine that the publisher emulates (SIDESTEP_MACHINE)");
+            SIDESTEP_CHECK(emulated_->describe(Buffer::memory(place, nullptr, 0)));  // is that GPU there
+        } else if (!node_to_bind(place)) {
+            place = Place::host();  // a node of another model
+        }
+        SIDESTEP_TRY(auto map, driver::SharedMap::open(exported.descriptor, exported.offset + exported.size));
+        auto held = std::make_shared<const driver::SharedMap>(std::move(map));
+        const Buffer buffer = Buffer::memory(place, held->address(), held->length());
+        if (emulated_ && exported.memory != MemoryKind::pageable)
+            return std::optional(emulated_->hold(buffer, exported.memory, true, held));
+        return std::optional(Allocation(buffer, MemoryKind::pageable, [held]() mutable { held.reset(); }));
+    }
+
+    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
+        if (!request.place.is_gpu())
+            return invalid("a rank of a group sits on a GPU", request.place.to_string());
+        SIDESTEP_CHECK(emulated_->describe(Buffer::memory(request.place, nullptr, 0)));  // is that GPU there
+        return make_seat(request, {emulated_, machine_shown_, this, multicast_});
+    }
+
     // Memory of emulated GPUs is pages of the host: there is none, and a card takes it by its address.
     Result<backend::DmaBuf> dma_buf(const Buffer& memory) override {
-        return Error{ErrorCode::unsupported,
-                     "memory of an emulated GPU has no dma-buf",
-                     memory.place().to_string(),
-                     {}};
+        return Error{ErrorCode::unsupported, "memory of an emulated GPU has no dma-buf",
+                     memory.place().to_string()};
     }
     Result<void> see_writes(const Place&) override { return {}; }
     Result<Allocation> scratch(const Place& gpu, Bytes bytes) override {
@@ -157,14 +281,113 @@ public:
     }
 
 private:
-    void emulate(const Topology& topology);
+    void emulate(const Topology& topology) {
+        machine_shown_ = &topology;
+        std::vector<Bytes> gpu_bytes;
+        for (int gpu = 0; gpu < topology.gpu_count(); ++gpu) {
+            const auto id = topology.find(DeviceKind::gpu, gpu);
+            const Bytes model = id ? topology.device(*id).memory : 0;
+            gpu_bytes.push_back(options_.emulated_gpu_memory != 0 ? options_.emulated_gpu_memory : model);
+        }
+        bool reduces = false;  // NVSwitches do since those that join GPUs of compute capability 9.0
+        for (const Device& device : topology.devices()) {
+            if (device.kind == DeviceKind::cpu) model_nodes_.push_back(device.index);
+            if (device.kind == DeviceKind::nvswitch) multicast_ = true;
+            const auto cc = device.properties.find("cc");
+            if (device.kind == DeviceKind::gpu && cc != device.properties.end())
+                reduces |= std::strtol(cc->second.c_str(), nullptr, 10) >= 9;
+        }
+        multicast_ &= reduces;
+        emulated_ = std::make_shared<EmulatedMemory>(std::move(gpu_bytes), machine_);
+        if (!emulates_gpus()) return;
+        constexpr auto on_host = PlaceKind::host;
+        constexpr auto on_gpu = PlaceKind::gpu;
+        capabilities_.push_back(gpu_capability(on_host, on_gpu, Reach::host_link, false));
+        capabilities_.push_back(gpu_capability(on_gpu, on_host, Reach::host_link, false));
+        for (const bool kernel : {false, true}) {
+            capabilities_.push_back(gpu_capability(on_gpu, on_gpu, Reach::same_gpu, kernel));
+            capabilities_.push_back(gpu_capability(on_gpu, on_gpu, Reach::peer_access, kernel));
+        }
+    }
+
     bool emulates_gpus() const { return machine_shown_ != nullptr && machine_shown_->gpu_count() > 0; }
-    Result<int> node_to_bind(const Place& place) const;
-    Result<CopyPool*> pool_for(const Place& place);
+
+    // The node to bind memory to, -1 for none. A model's nodes are not this machine's: its memory comes from
+    // anywhere, once the node is known to be in the model.
+    Result<int> node_to_bind(const Place& place) const {
+        const int node = place.index();
+        if (node < 0) return -1;
+        if (emulated_) {
+            if (std::ranges::find(model_nodes_, node) != model_nodes_.end()) return -1;
+            return Error{ErrorCode::not_found, fmt::format("the modelled machine has no NUMA node {}", node),
+                         place.to_string(), "use a node that is there, or plain `host`"};
+        }
+        SIDESTEP_CHECK(driver::node_cpus(node));
+        return node;
+    }
+
+    Result<CopyPool*> pool_for(const Place& place) {
+        if (place.index() < 0) return pool_.get();
+        const std::lock_guard lock(mutex_);
+        const auto found = node_pools_.find(place.index());
+        if (found != node_pools_.end()) return found->second.get();
+        SIDESTEP_TRY(const int node, node_to_bind(place));
+        if (node < 0) return pool_.get();
+        SIDESTEP_TRY(auto cpus, driver::node_cpus(node));
+        // A node with memory alone is served by all processors.
+        const int count = cpus.empty() ? threads_ : std::min(threads_, static_cast<int>(cpus.size()));
+        auto& pool = node_pools_[node] = std::make_unique<CopyPool>(count, std::move(cpus));
+        return pool.get();
+    }
+
     Result<void> check_reach(const Capability& by, const HostRegistration& from,
-                             const HostRegistration& to) const;
-    Result<CopySpan> span_of(const backend::Piece& piece) const;
-    Result<backend::Progress> submit(const backend::Piece& first, std::shared_ptr<CopyJob> job);
+                             const HostRegistration& to) const {
+        const auto fits = [](PlaceKind kind, const MemorySet& memory, const HostRegistration& end) {
+            return (kind == PlaceKind::gpu) == (end.gpu >= 0) && memory.has(end.kind);
+        };
+        if (!fits(by.from, by.from_memory, from) || !fits(by.to, by.to_memory, to)) {
+            return out_of_reach(fmt::format("{} cannot copy from {} ({}) to {} ({})", by.engine,
+                                            from.buffer().place().to_string(), to_string(from.kind),
+                                            to.buffer().place().to_string(), to_string(to.kind)));
+        }
+        if (by.reach == Reach::same_gpu && from.gpu != to.gpu) {
+            return out_of_reach(fmt::format("gpu:{} and gpu:{} are two GPUs", from.gpu, to.gpu));
+        }
+        if (by.reach != Reach::peer_access) return {};
+        if (from.gpu == to.gpu) return out_of_reach(fmt::format("both ends lie in gpu:{}", to.gpu));
+        const PeerAccess access = machine_shown_->peer_access(from.gpu, to.gpu);
+        if (access.allowed) return {};
+        return out_of_reach(fmt::format("gpu:{} cannot reach gpu:{}: {}", from.gpu, to.gpu, access.reason),
+                            access.remedy);
+    }
+
+    // What a piece comes to, once it is known to be sensible and within reach.
+    Result<CopySpan> span_of(const backend::Piece& piece) const {
+        const auto& [from, to] = ends_of(piece);
+        SIDESTEP_CHECK(backend::check_within(piece));
+        char* const target = to.base + piece.to_offset;
+        const char* const source = from.base + piece.from_offset;
+        if (target < source + piece.size && source < target + piece.size) {
+            return invalid("source and target of a piece overlap", to.buffer().to_string());
+        }
+        if (piece.stream != nullptr) return out_of_reach("the host backend knows no streams");
+        if (piece.capability >= capabilities_.size())
+            return invalid("there is no such engine", "host backend");
+        SIDESTEP_CHECK(check_reach(capabilities_[piece.capability], from, to));
+        return CopySpan{target, source, piece.size};
+    }
+
+    // To a GPU's copy engine, or to the threads of the target's memory.
+    Result<backend::Progress> submit(const backend::Piece& first, std::shared_ptr<CopyJob> job) {
+        const auto& [from, to] = ends_of(first);
+        CopyPool* pool = to.pool;
+        if (from.gpu >= 0 || to.gpu >= 0) {
+            const std::lock_guard lock(mutex_);
+            pool = from.gpu >= 0 ? &engines_[from.gpu].outbound : &engines_[to.gpu].inbound;
+        }
+        SIDESTEP_CHECK(pool->submit(std::move(job)));
+        return backend::Progress::pending;
+    }
 
     // Constant after probe().
     const HostOptions options_;
@@ -185,249 +408,6 @@ private:
     std::unique_ptr<CopyPool> pool_;
     std::map<int, GpuEngines> engines_;  // by GPU, made at the first copy; guarded by mutex_
 };
-
-backend::Support HostBackend::probe(const Topology& topology) {
-    const int usable = driver::usable_cpu_count();
-    threads_ =
-        options_.threads > 0 ? std::min(options_.threads, max_threads) : std::min(usable, max_chosen_threads);
-    pool_ = std::make_unique<CopyPool>(threads_, std::vector<int>{});
-    capabilities_.push_back(memcpy_capability(threads_));
-    if (topology.emulated()) emulate(topology);
-    const std::string found = fmt::format("{} thread{} for copies", threads_, threads_ == 1 ? "" : "s");
-    if (!emulates_gpus()) return backend::Support::yes(found);
-    const int gpus = topology.gpu_count();
-    return backend::Support::yes(fmt::format("{}, {} emulated GPU{}", found, gpus, gpus == 1 ? "" : "s"));
-}
-
-void HostBackend::emulate(const Topology& topology) {
-    machine_shown_ = &topology;
-    std::vector<Bytes> gpu_bytes;
-    for (int gpu = 0; gpu < topology.gpu_count(); ++gpu) {
-        const auto id = topology.find(DeviceKind::gpu, gpu);
-        const Bytes model = id ? topology.device(*id).memory : 0;
-        gpu_bytes.push_back(options_.emulated_gpu_memory != 0 ? options_.emulated_gpu_memory : model);
-    }
-    bool reduces = false;  // NVSwitches do since those that join GPUs of compute capability 9.0
-    for (const Device& device : topology.devices()) {
-        if (device.kind == DeviceKind::cpu) model_nodes_.push_back(device.index);
-        if (device.kind == DeviceKind::nvswitch) multicast_ = true;
-        const auto cc = device.properties.find("cc");
-        if (device.kind == DeviceKind::gpu && cc != device.properties.end())
-            reduces |= std::strtol(cc->second.c_str(), nullptr, 10) >= 9;
-    }
-    multicast_ &= reduces;
-    emulated_ = std::make_shared<EmulatedMemory>(std::move(gpu_bytes), machine_);
-    if (!emulates_gpus()) return;
-    constexpr auto on_host = PlaceKind::host;
-    constexpr auto on_gpu = PlaceKind::gpu;
-    capabilities_.push_back(gpu_capability(on_host, on_gpu, Reach::host_link, false));
-    capabilities_.push_back(gpu_capability(on_gpu, on_host, Reach::host_link, false));
-    for (const bool kernel : {false, true}) {
-        capabilities_.push_back(gpu_capability(on_gpu, on_gpu, Reach::same_gpu, kernel));
-        capabilities_.push_back(gpu_capability(on_gpu, on_gpu, Reach::peer_access, kernel));
-    }
-}
-
-MemorySet HostBackend::allocates(PlaceKind kind) const {
-    if (kind == PlaceKind::host && emulated_) return {MemoryKind::pageable, MemoryKind::pinned};
-    if (kind == PlaceKind::host) return {MemoryKind::pageable};
-    if (kind == PlaceKind::gpu && emulates_gpus()) return {MemoryKind::device};
-    return {};
-}
-
-// On the real machine what lies at an address is known to the driver of the GPUs, not here.
-Result<std::optional<backend::Description>> HostBackend::describe(const Buffer& buffer) {
-    if (!emulated_ || buffer.place().is_file()) return std::optional<backend::Description>{};
-    SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
-    return std::optional(description);
-}
-
-// The node to bind memory to, -1 for none. A model's nodes are not this machine's: its memory comes from
-// anywhere, once the node is known to be in the model.
-Result<int> HostBackend::node_to_bind(const Place& place) const {
-    const int node = place.index();
-    if (node < 0) return -1;
-    if (emulated_) {
-        if (std::find(model_nodes_.begin(), model_nodes_.end(), node) != model_nodes_.end()) return -1;
-        return Error{ErrorCode::not_found, fmt::format("the modelled machine has no NUMA node {}", node),
-                     place.to_string(), "use a node that is there, or plain `host`"};
-    }
-    SIDESTEP_CHECK(driver::node_cpus(node));
-    return node;
-}
-
-Result<Allocation> HostBackend::allocate(const Place& place, Bytes bytes, MemoryKind kind) {
-    if (!allocates(place.kind()).has(kind)) {
-        return out_of_reach(
-            fmt::format("the host backend allocates no {} memory at {}", to_string(kind), place.to_string()));
-    }
-    if (place.is_gpu()) {
-        SIDESTEP_CHECK(emulated_->describe(Buffer::memory(place, nullptr, 0)));  // is that GPU there
-        return emulated_->allocate(place, bytes, kind);
-    }
-    SIDESTEP_TRY(const int node, node_to_bind(place));
-    if (kind == MemoryKind::pinned) return emulated_->allocate(place, bytes, kind);
-    SIDESTEP_TRY(auto memory, machine_->take(bytes, node, "of host memory"));
-    const Buffer buffer = Buffer::memory(place, memory->address(), bytes);
-    return Allocation(buffer, kind, [memory]() mutable { memory.reset(); });
-}
-
-Result<CopyPool*> HostBackend::pool_for(const Place& place) {
-    if (place.index() < 0) return pool_.get();
-    const std::lock_guard lock(mutex_);
-    const auto found = node_pools_.find(place.index());
-    if (found != node_pools_.end()) return found->second.get();
-    SIDESTEP_TRY(const int node, node_to_bind(place));
-    if (node < 0) return pool_.get();
-    SIDESTEP_TRY(auto cpus, driver::node_cpus(node));
-    // A node with memory alone is served by all processors.
-    const int count = cpus.empty() ? threads_ : std::min(threads_, static_cast<int>(cpus.size()));
-    auto& pool = node_pools_[node] = std::make_unique<CopyPool>(count, std::move(cpus));
-    return pool.get();
-}
-
-Result<std::unique_ptr<backend::Registration>> HostBackend::attach(const Buffer& buffer,
-                                                                   const backend::AttachOptions& options) {
-    const Place& place = buffer.place();
-    if (place.is_file() || (place.is_gpu() && !emulates_gpus())) {
-        return out_of_reach(fmt::format("the host backend cannot reach {}", place.to_string()));
-    }
-    SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
-    MemoryKind kind = MemoryKind::pageable;
-    if (emulated_) {
-        SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
-        kind = description.memory;
-    }
-    CopyPool* pool = nullptr;
-    if (place.is_host()) {
-        SIDESTEP_TRY(pool, pool_for(place));
-    }
-    const int gpu = place.is_gpu() ? place.index() : -1;
-    return std::unique_ptr<backend::Registration>(
-        std::make_unique<HostRegistration>(buffer, gpu, kind, pool));
-}
-
-Result<void> HostBackend::check_reach(const Capability& by, const HostRegistration& from,
-                                      const HostRegistration& to) const {
-    const auto fits = [](PlaceKind kind, const MemorySet& memory, const HostRegistration& end) {
-        return (kind == PlaceKind::gpu) == (end.gpu >= 0) && memory.has(end.kind);
-    };
-    if (!fits(by.from, by.from_memory, from) || !fits(by.to, by.to_memory, to)) {
-        return out_of_reach(fmt::format("{} cannot copy from {} ({}) to {} ({})", by.engine,
-                                        from.buffer().place().to_string(), to_string(from.kind),
-                                        to.buffer().place().to_string(), to_string(to.kind)));
-    }
-    if (by.reach == Reach::same_gpu && from.gpu != to.gpu) {
-        return out_of_reach(fmt::format("gpu:{} and gpu:{} are two GPUs", from.gpu, to.gpu));
-    }
-    if (by.reach != Reach::peer_access) return {};
-    if (from.gpu == to.gpu) return out_of_reach(fmt::format("both ends lie in gpu:{}", to.gpu));
-    const PeerAccess access = machine_shown_->peer_access(from.gpu, to.gpu);
-    if (access.allowed) return {};
-    return out_of_reach(fmt::format("gpu:{} cannot reach gpu:{}: {}", from.gpu, to.gpu, access.reason),
-                        access.remedy);
-}
-
-// What a piece comes to, once it is known to be sensible and within reach.
-Result<CopySpan> HostBackend::span_of(const backend::Piece& piece) const {
-    const auto& [from, to] = ends_of(piece);
-    SIDESTEP_CHECK(backend::check_within(piece));
-    char* const target = to.base + piece.to_offset;
-    const char* const source = from.base + piece.from_offset;
-    if (target < source + piece.size && source < target + piece.size) {
-        return invalid("source and target of a piece overlap", to.buffer().to_string());
-    }
-    if (piece.stream != nullptr) return out_of_reach("the host backend knows no streams");
-    if (piece.capability >= capabilities_.size()) return invalid("there is no such engine", "host backend");
-    SIDESTEP_CHECK(check_reach(capabilities_[piece.capability], from, to));
-    return CopySpan{target, source, piece.size};
-}
-
-// To a GPU's copy engine, or to the threads of the target's memory.
-Result<backend::Progress> HostBackend::submit(const backend::Piece& first, std::shared_ptr<CopyJob> job) {
-    const auto& [from, to] = ends_of(first);
-    CopyPool* pool = to.pool;
-    if (from.gpu >= 0 || to.gpu >= 0) {
-        const std::lock_guard lock(mutex_);
-        pool = from.gpu >= 0 ? &engines_[from.gpu].outbound : &engines_[to.gpu].inbound;
-    }
-    SIDESTEP_CHECK(pool->submit(std::move(job)));
-    return backend::Progress::pending;
-}
-
-Result<backend::Progress> HostBackend::start(const backend::Piece& piece, backend::Flight& flight) {
-    SIDESTEP_TRY(const CopySpan span, span_of(piece));
-    const auto& [from, to] = ends_of(piece);
-    if (piece.size <= copied_on_the_spot && to.gpu < 0 && from.gpu < 0) {
-        std::memcpy(span.to, span.from, span.bytes);
-        return backend::Progress::done;
-    }
-    return submit(piece, std::make_shared<CopyJob>(span, flight));
-}
-
-// By the engine, or the threads, of the first piece.
-Result<backend::Progress> HostBackend::start_batch(std::span<const backend::Piece> pieces,
-                                                   backend::Flight& flight) {
-    std::vector<CopySpan> spans;
-    spans.reserve(pieces.size());
-    Bytes bytes = 0;
-    for (const backend::Piece& piece : pieces) {
-        SIDESTEP_TRY(const CopySpan span, span_of(piece));
-        spans.push_back(span);
-        bytes += piece.size;
-    }
-    if (bytes == 0) return backend::Progress::done;
-    return submit(pieces.front(), std::make_shared<CopyJob>(std::move(spans), bytes, flight));
-}
-
-// What the other process needs is the descriptor alone; the handle tells one memory from another.
-Result<std::optional<backend::Exported>> HostBackend::share(const Buffer& buffer) {
-    if (!buffer.place().is_host() && !buffer.place().is_gpu()) return std::optional<backend::Exported>();
-    backend::Exported exported;
-    exported.place = buffer.place();
-    exported.memory = MemoryKind::pageable;
-    if (emulated_) {
-        SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
-        exported.place = description.place;
-        exported.memory = description.memory;
-    }
-    SIDESTEP_TRY(auto pages, machine_->share(buffer.address(), buffer.size()));
-    if (!pages) return std::optional<backend::Exported>();
-    exported.scheme = memfd_scheme;
-    exported.handle.assign(reinterpret_cast<const char*>(&pages->identity), sizeof(pages->identity));
-    exported.descriptor = pages->descriptor;
-    exported.size = buffer.size();
-    exported.offset = pages->offset;
-    exported.identity = pages->identity;
-    exported.keeps = std::move(pages->memory);
-    return std::optional(std::move(exported));
-}
-
-Result<std::optional<Allocation>> HostBackend::open(const backend::Exported& exported) {
-    if (exported.scheme != memfd_scheme) return std::optional<Allocation>();
-    Place place = exported.place;
-    if (place.is_gpu()) {
-        if (!emulated_)
-            return out_of_reach(fmt::format("the memory is that of an emulated {}, and this machine is real",
-                                            place.to_string()),
-                                "open the machine that the publisher emulates (SIDESTEP_MACHINE)");
-        SIDESTEP_CHECK(emulated_->describe(Buffer::memory(place, nullptr, 0)));  // is that GPU there
-    } else if (!node_to_bind(place)) {
-        place = Place::host();  // a node of another model
-    }
-    SIDESTEP_TRY(auto map, driver::SharedMap::open(exported.descriptor, exported.offset + exported.size));
-    auto held = std::make_shared<const driver::SharedMap>(std::move(map));
-    const Buffer buffer = Buffer::memory(place, held->address(), held->length());
-    if (emulated_ && exported.memory != MemoryKind::pageable)
-        return std::optional(emulated_->hold(buffer, exported.memory, true, held));
-    return std::optional(Allocation(buffer, MemoryKind::pageable, [held]() mutable { held.reset(); }));
-}
-
-Result<std::unique_ptr<backend::Seat>> HostBackend::seat(const backend::SeatRequest& request) {
-    if (!request.place.is_gpu()) return invalid("a rank of a group sits on a GPU", request.place.to_string());
-    SIDESTEP_CHECK(emulated_->describe(Buffer::memory(request.place, nullptr, 0)));  // is that GPU there
-    return make_seat(request, {emulated_, machine_shown_, this, multicast_});
-}
 
 }  // namespace
 

@@ -178,8 +178,7 @@ Result<backend::Description> EmulatedMemory::describe(const Buffer& buffer) cons
     if (place.is_gpu() && (place.index() < 0 || place.index() >= static_cast<int>(gpus_.size()))) {
         return Error{ErrorCode::not_found,
                      fmt::format("there is no {}: this machine has {} GPUs", place.to_string(), gpus_.size()),
-                     place.to_string(),
-                     {}};
+                     place.to_string()};
     }
     if (buffer.size() == 0) {
         return backend::Description{place, place.is_gpu() ? MemoryKind::device : MemoryKind::pageable, 0};

@@ -105,59 +105,49 @@ Result<void> DirectFile::go_direct(bool any_file) {
 }
 
 Result<void> DirectFile::move(const DirectRange& range) {
-    const Bytes last = range.offset + range.size;
-    const Bytes begin = base::round_up(range.offset, block_);
-    const Bytes end = last / block_ * block_;
-    const auto first = reinterpret_cast<std::uintptr_t>(range.address) + (begin - range.offset);
-    const bool direct = begin < end && first % address_unit_ == 0;
+    const Bytes before = base::round_up(range.file_offset, block_) - range.file_offset;
+    const bool direct = range.size >= before + block_ &&
+                        (reinterpret_cast<std::uintptr_t>(range.address()) + before) % address_unit_ == 0;
     if (!direct && options_.strict && range.size >= block_)
         return Error{
             ErrorCode::path_unavailable,
             fmt::format("the drive cannot move {} bytes at offset {} of {} to or from the address {}",
-                        range.size, range.offset, path(), static_cast<void*>(range.address)),
+                        range.size, range.file_offset, path(), static_cast<void*>(range.address())),
             "p2pmem backend",
             fmt::format("begin at a multiple of {} in file and memory", format_bytes(block_))};
     if (!direct) return move(range, false);
-    const auto part = [&range](Bytes from, Bytes to) {
-        DirectRange cut = range;
-        cut.address += from - range.offset;
-        cut.offset = from;
-        cut.size = to - from;
-        return cut;
+    const auto by = [this](bool directly) {
+        return [this, directly](const DirectRange& part) { return move(part, directly); };
     };
-    SIDESTEP_CHECK(move(part(range.offset, begin), false));
-    SIDESTEP_CHECK(move(part(begin, end), true));
-    return move(part(end, last), false);
+    return range.move(block_, by(true), by(false));
 }
 
 Result<void> DirectFile::move(DirectRange range, bool direct) {
     std::vector<char> bounce;
     for (int idle_tries = 0; range.size > 0;) {
-        char* address = range.address;
+        char* address = range.address();
         const Bytes size = std::min(range.size, direct ? max_at_once : bounce_size);
         if (!direct) {
             bounce.resize(size);
             address = bounce.data();
-            if (range.write) std::memcpy(address, range.address, size);
+            if (range.write) std::memcpy(address, range.address(), size);
         }
-        const auto at = static_cast<off_t>(range.offset);
+        const auto at = static_cast<off_t>(range.file_offset);
         const ssize_t result = range.write ? ::pwrite(fd(direct).get(), address, size, at)
                                            : ::pread(fd(direct).get(), address, size, at);
         const bool passing = result < 0 && (errno == EINTR || errno == EAGAIN);
         if (passing && ++idle_tries <= max_idle_tries) continue;
         if (result == 0 && !range.write)
-            return driver::ended_early(fd(false), path(), range.offset, range.size,
+            return driver::ended_early(fd(false), path(), range.file_offset, range.size,
                                        buffer().place().to_string());
         if (result <= 0) return failed(range, direct, result == 0 ? EIO : errno);
         const auto moved = static_cast<Bytes>(result);
         if (!direct && !range.write) {
-            std::memcpy(range.address, address, moved);
+            std::memcpy(range.address(), address, moved);
             store_fence();
         }
         (direct ? direct_bytes_ : cached_bytes_).fetch_add(moved, std::memory_order_relaxed);
-        range.address += moved;
-        range.offset += moved;
-        range.size -= moved;
+        range = range.part(moved, range.size - moved);
         idle_tries = 0;
         // What is left of a short transfer may no longer begin at a block.
         direct = direct && moved % block_ == 0;
@@ -168,13 +158,15 @@ Result<void> DirectFile::move(DirectRange range, bool direct) {
 Error DirectFile::failed(const DirectRange& range, bool direct, int number) const {
     const std::string place = buffer().place().to_string();
     if (direct && is_refusal(number)) {
-        backend::Support why = refusal(number, fmt::format("the drive below {}", path()), range.memory);
+        backend::Support why = refusal(number, fmt::format("the drive below {}", path()),
+                                       range.memory->buffer().place().to_string());
         return {ErrorCode::path_unavailable, std::move(why.reason), place, std::move(why.remedy)};
     }
-    return driver::system_error(number,
-                                fmt::format("cannot {} {} bytes of {} at offset {}",
-                                            range.write ? "write" : "read", range.size, path(), range.offset),
-                                place);
+    return driver::system_error(
+        number,
+        fmt::format("cannot {} {} bytes of {} at offset {}", range.write ? "write" : "read", range.size,
+                    path(), range.file_offset),
+        place);
 }
 
 std::vector<std::string> DirectFile::notes() const {

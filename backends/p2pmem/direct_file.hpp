@@ -4,7 +4,7 @@
 #include <atomic>
 #include <string>
 
-#include "backend/backend.hpp"
+#include "backend/file_piece.hpp"
 #include "driver/fd.hpp"
 #include "driver/opened_file.hpp"
 
@@ -20,14 +20,10 @@ backend::Support refusal(int number, const std::string& drive, const std::string
 // stored, or told to another device, after it.
 void store_fence();
 
-// A range of the file, and device memory.
-struct DirectRange {
-    char* address = nullptr;
-    std::string memory;  // its place, for messages
-    Bytes offset = 0;    // in the file
-    Bytes size = 0;
-    bool write = false;
-};
+class DirectFile;
+
+// Some bytes of a file and of device memory.
+using DirectRange = backend::FilePiece<DirectFile, backend::Registration>;
 
 // An open file, with O_DIRECT and without. One opened for writing can be read as well.
 class DirectFile final : public backend::Registration {

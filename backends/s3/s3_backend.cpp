@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "backend/file_names.hpp"
+#include "backend/file_piece.hpp"
 #include "backends/s3/store.hpp"
 #include "base/kept.hpp"
 #include "base/object_store.hpp"
@@ -79,13 +80,8 @@ private:
 };
 
 std::vector<Capability> S3Backend::capabilities() const {
-    Capability read;
-    read.from = PlaceKind::file;
-    read.to = PlaceKind::host;
-    read.from_memory = {MemoryKind::storage};
-    read.to_memory = {MemoryKind::pageable, MemoryKind::pinned};
-    read.reach = backend::Reach::network;
-    read.engine = "HTTP ranges";
+    Capability read = backend::reads_files(PlaceKind::host, {MemoryKind::pageable, MemoryKind::pinned},
+                                           backend::Reach::network, "HTTP ranges");
     read.max_gb_per_s = usual_gb_per_s;
     read.latency_us = latency_us;
     read.reason = fmt::format("up to {} requests at once", connections);

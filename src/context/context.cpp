@@ -62,9 +62,9 @@ Result<Context> Context::open(ContextOptions options) {
     impl->peer_folder = options.peer_folder.empty() ? environment.peer_folder : options.peer_folder;
     impl->shared = std::make_unique<transfer::SharedMemory>(impl->registry, impl->peer_folder);
     impl->engine = std::make_unique<transfer::Engine>(impl->topology, impl->registry);
-    impl->engine->use(*impl->shared);
+    impl->engine->machine().shared = impl->shared.get();
     impl->own_memory = impl->remote->own_memory(impl->registry, *impl->engine);
-    transfer::StagingPool& pool = impl->engine->pool();
+    transfer::StagingPool& pool = impl->engine->machine().pool;
     pool.set_pinned_bound(environment.pinned_pool);
     const bool asked = options.relay_memory != ContextOptions{}.relay_memory;
     const Bytes relay = asked ? options.relay_memory : environment.relay_memory;

@@ -37,7 +37,7 @@ Result<Allocation> Context::allocate(const Place& place, Bytes bytes, MemoryKind
     if (bytes == 0)
         return Error{ErrorCode::invalid_argument, "an allocation needs a size", place.to_string(), {}};
     SIDESTEP_TRY(Allocation memory, transfer::allocate(impl_->registry, place, bytes, kind));
-    return watched(impl_->pins, impl_->engine->registrations(), std::move(memory));
+    return watched(impl_->pins, impl_->engine->machine().registrations, std::move(memory));
 }
 
 Result<Pinned> Context::pin(const Buffer& buffer) const {
@@ -50,7 +50,7 @@ Result<void> Context::set_relay_memory(const Place& gpu, Bytes bytes) const {
     SIDESTEP_CHECK(transfer::check_here(impl_->topology, gpu));
     if (!gpu.is_gpu())
         return Error{ErrorCode::invalid_argument, "only a GPU lends memory as a relay", gpu.to_string(), {}};
-    impl_->engine->pool().set_relay_limit(gpu.index(), bytes);
+    impl_->engine->machine().pool.set_relay_limit(gpu.index(), bytes);
     return {};
 }
 

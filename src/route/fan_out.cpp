@@ -1,6 +1,5 @@
 #include "route/fan_out.hpp"
 
-#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -36,7 +35,7 @@ struct Ground {
 };
 
 bool has(const Group& group, std::size_t place) {
-    return std::find(group.begin(), group.end(), place) != group.end();
+    return std::ranges::find(group, place) != group.end();
 }
 
 struct Way {
@@ -45,9 +44,7 @@ struct Way {
     std::vector<Group> groups;
     Flows::Limit limit;  // for a GB of the files
 
-    std::size_t direct_places() const {
-        return static_cast<std::size_t>(std::count(direct.begin(), direct.end(), true));
-    }
+    std::size_t direct_places() const { return static_cast<std::size_t>(std::ranges::count(direct, true)); }
     bool uses_slots() const { return direct_places() < direct.size(); }
     // Who of a group gets bytes to hand on.
     Group first_of(const Group& group) const {
@@ -62,8 +59,7 @@ struct Way {
 // Host memory beside the first GPU, of the best kind from which every place is reached.
 void find_slots(Ground& ground) {
     const std::vector<End>& places = ground.request.places;
-    const auto gpu =
-        std::find_if(places.begin(), places.end(), [](const End& end) { return end.place.is_gpu(); });
+    const auto gpu = std::ranges::find_if(places, [](const End& end) { return end.place.is_gpu(); });
     const End& beside = gpu == places.end() ? places.front() : *gpu;
     // A file of another machine is put together in host memory here, as one of this machine is: a copy of it to host memory
     // would need no stop.
@@ -80,9 +76,8 @@ void find_slots(Ground& ground) {
         ground.slots = slots;
         ground.storage = find(ground.file, slots);
         for (const End& place : places) ground.links.push_back(find(slots, place));
-        const auto possible = [](const HopOption& hop) { return hop.possible(); };
-        if (ground.storage.possible() && std::all_of(ground.links.begin(), ground.links.end(), possible))
-            return;
+        const auto possible = &HopOption::possible;
+        if (ground.storage.possible() && std::ranges::all_of(ground.links, possible)) return;
         ground.links.clear();
     }
     if (missing.possible()) missing.refusal = "no backend has memory for the bytes to wait in";
@@ -115,8 +110,7 @@ void find_direct(Ground& ground) {
                    option.remedy);
         }
     }
-    const auto any =
-        std::find_if(direct.begin(), direct.end(), [](const HopOption& hop) { return hop.possible(); });
+    const auto any = std::ranges::find_if(direct, &HopOption::possible);
     if (any == direct.end() || ground.writes()) return;
     const char* reason = ground.request.through_host ? "the bytes are looked at in host memory (checksums)"
                          : ground.request.require == Require::host ? "a path through host memory is required"
@@ -154,8 +148,8 @@ void find_peers(Ground& ground) {
 std::vector<Group> groups_of(const Ground& ground, bool hands_on) {
     std::vector<Group> groups;
     for (std::size_t place = 0; place < ground.count(); ++place) {
-        const auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
-            return hands_on && std::all_of(group.begin(), group.end(), [&](std::size_t other) {
+        const auto found = std::ranges::find_if(groups, [&](const Group& group) {
+            return hands_on && std::ranges::all_of(group, [&](std::size_t other) {
                        return ground.peers.contains({place, other}) && ground.peers.contains({other, place});
                    });
         });
@@ -212,7 +206,7 @@ Flows::Limit limit_of(const Ground& ground, const Way& way) {
     }
     if (way.direct_places() > 0) {
         if (shared) waited += ground.request.shared;
-        const auto direct = std::find(way.direct.begin(), way.direct.end(), true) - way.direct.begin();
+        const auto direct = std::ranges::find(way.direct, true) - way.direct.begin();
         flows.take(0, "storage", ground.direct[static_cast<std::size_t>(direct)].hop.gb_per_s,
                    entered + waited);
     } else {
@@ -341,7 +335,7 @@ std::vector<Refused> refused_of(const Ground& ground, const std::vector<Way>& wa
 Result<FanOut> fan_out(const Topology& topology, const std::vector<Offer>& offers,
                        const FanOutRequest& asked) {
     if (asked.places.empty())
-        return Error{ErrorCode::invalid_argument, "there is no place to move bytes to or from", "route", {}};
+        return Error{ErrorCode::invalid_argument, "there is no place to move bytes to or from", "route"};
     Ground ground{topology, offers, asked, {asked.file, MemoryKind::storage}, {}, {}, {}, {}, {}, {}};
     if (asked.to_file) ground.request.shared = 0;
     const std::size_t count = ground.count();
@@ -356,9 +350,8 @@ Result<FanOut> fan_out(const Topology& topology, const std::vector<Offer>& offer
                         asked.places.front().place.to_string(), count - 1, count == 2 ? "" : "s more"),
             ground.refused);
     // Of equally quick ones the first.
-    const auto best = std::min_element(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
-        return a.limit.seconds < b.limit.seconds * (1 - 1e-3);
-    });
+    const auto best = std::ranges::min_element(
+        ways, [](const Way& a, const Way& b) { return a.limit.seconds < b.limit.seconds * (1 - 1e-3); });
     FanOut found;
     found.route = route_of(ground, *best);
     found.route.refused = refused_of(ground, ways, *best);

@@ -36,10 +36,8 @@ struct FanOut {
     std::vector<std::vector<std::size_t>> groups;  // places, every one in exactly one group
     std::vector<std::vector<Choice>> peers;        // [from][to], for two places of one group
 
-    bool uses_slots() const {
-        return direct.empty() || std::find(direct.begin(), direct.end(), false) != direct.end();
-    }
-    bool any_direct() const { return std::find(direct.begin(), direct.end(), true) != direct.end(); }
+    bool uses_slots() const { return direct.empty() || std::ranges::find(direct, false) != direct.end(); }
+    bool any_direct() const { return std::ranges::find(direct, true) != direct.end(); }
 };
 
 // The quickest way by its price: seconds that each link, each engine, the storage and host memory need for

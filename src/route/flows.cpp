@@ -61,7 +61,7 @@ std::vector<double> Flows::fair_rates() const {
             const bool bounds = load > 0 && (resource.link == nullptr || resource.uses.size() > 1);
             full_at[i] = bounds ? std::max(0.0, left) / load : never;
         }
-        const double level = full_at.empty() ? never : *std::min_element(full_at.begin(), full_at.end());
+        const double level = full_at.empty() ? never : *std::ranges::min_element(full_at);
         if (level == never) return rates;
         for (std::size_t i = 0; i < resources_.size(); ++i) {
             if (full_at[i] > level) continue;

@@ -206,8 +206,8 @@ HopOption best_hop(const Topology& topology, const std::vector<Offer>& offers, c
     HopOption none;
     refuse_option(none, "no backend moves these bytes");
     const auto options = hop_options(topology, offers, from, to);
-    const auto best = std::max_element(options.begin(), options.end(),
-                                       [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    const auto best =
+        std::ranges::max_element(options, [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
     return best == options.end() ? none : *best;
 }
 
@@ -220,7 +220,7 @@ std::vector<End> host_stops(const Topology& topology, const std::vector<backend:
     if ((here && there) || (far && (here || there))) return stops;
     const Place place = staging_place(topology, from, to);
     for (MemoryKind kind : {MemoryKind::pinned, MemoryKind::pageable})
-        if (std::any_of(offers.begin(), offers.end(), [kind](const Offer& offer) {
+        if (std::ranges::any_of(offers, [kind](const Offer& offer) {
                 return offer.support.usable && offer.host_memory.has(kind);
             }))
             stops.push_back({place, kind});

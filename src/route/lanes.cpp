@@ -1,6 +1,7 @@
 #include "route/lanes.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -32,7 +33,7 @@ LaneSet price_set(const Topology& topology, std::vector<Candidate> lanes, Bytes 
             seconds += chunk / (lanes[i].lane.hops[hop].gb_per_s * 1e9);
         starts.emplace_back(seconds, i);
     }
-    std::sort(starts.begin(), starts.end());
+    std::ranges::sort(starts);
     LaneSet set{std::move(lanes), 0, std::numeric_limits<double>::infinity()};
     // Between two starts the bytes delivered grow linearly with time. A lane that begins after the end is no help.
     double early = 0;  // rate x start, summed
@@ -92,9 +93,7 @@ LaneSet combine(const Topology& topology, const Candidate& best, std::vector<Can
     const LaneSet alone{{best}, best.lane.gb_per_s, best.seconds};
     std::erase_if(others, [](const Candidate& other) { return !may_share_the_work(other); });
     if (bytes == 0 || others.empty()) return alone;
-    std::stable_sort(others.begin(), others.end(), [](const Candidate& a, const Candidate& b) {
-        return a.lane.gb_per_s > b.lane.gb_per_s;
-    });
+    std::ranges::stable_sort(others, std::greater(), [](const Candidate& one) { return one.lane.gb_per_s; });
     // The best alone may be one that lanes cannot stand beside: the others may beat it together.
     if (may_share_the_work(best)) others.insert(others.begin(), best);
     LaneSet set = price_set(topology, {others.front()}, bytes);

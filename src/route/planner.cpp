@@ -80,9 +80,7 @@ void add_through_host(Search& search) {
 
 // The quickest of the relays, standing for all.
 Candidate quickest(const std::vector<Candidate>& relays) {
-    Candidate best =
-        *std::min_element(relays.begin(), relays.end(),
-                          [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    Candidate best = *std::ranges::min_element(relays, {}, &Candidate::seconds);
     best.alternatives = static_cast<int>(relays.size()) - 1;
     return best;
 }
@@ -129,7 +127,7 @@ void apply_preference(Search& search) {
         return candidate.options.size() != 1 || candidate.options[0].meets != prefer;
     };
     const char* name = prefer == Prefer::kernel ? "kernel" : "copy engine";
-    if (std::all_of(search.candidates.begin(), search.candidates.end(), unwanted))
+    if (std::ranges::all_of(search.candidates, unwanted))
         return refuse(search.refused, search.words() + " by " + name,
                       fmt::format("a {} was preferred, and none can carry these bytes", name));
     std::erase_if(search.candidates, [&](const Candidate& candidate) {
@@ -140,8 +138,8 @@ void apply_preference(Search& search) {
 }
 
 bool through_host(const Candidate& candidate) {
-    return std::any_of(candidate.lane.hops.begin(), candidate.lane.hops.end(),
-                       [](const Hop& hop) { return hop.from.is_host() || hop.to.is_host(); });
+    return std::ranges::any_of(candidate.lane.hops,
+                               [](const Hop& hop) { return hop.from.is_host() || hop.to.is_host(); });
 }
 
 void apply_requirement(Search& search) {
@@ -186,7 +184,7 @@ bool in_set(const LaneSet& set, const Candidate& candidate) {
     const auto same = [](const HopOption& a, const HopOption& b) {
         return a.choice == b.choice && a.hop.to == b.hop.to;
     };
-    return std::any_of(set.lanes.begin(), set.lanes.end(), [&](const Candidate& lane) {
+    return std::ranges::any_of(set.lanes, [&](const Candidate& lane) {
         return std::equal(lane.options.begin(), lane.options.end(), candidate.options.begin(),
                           candidate.options.end(), same);
     });
@@ -236,11 +234,10 @@ Result<Plan> plan(const Topology& topology, const std::vector<Offer>& offers, co
             search.refused);
 
     // Quickest first; of equally quick ones the one with fewer hops, then the one found first.
-    std::stable_sort(search.candidates.begin(), search.candidates.end(),
-                     [](const Candidate& a, const Candidate& b) {
-                         if (a.seconds != b.seconds) return a.seconds < b.seconds;
-                         return a.lane.hops.size() < b.lane.hops.size();
-                     });
+    std::ranges::stable_sort(search.candidates, [](const Candidate& a, const Candidate& b) {
+        if (a.seconds != b.seconds) return a.seconds < b.seconds;
+        return a.lane.hops.size() < b.lane.hops.size();
+    });
     const LaneSet set = lanes_of(search);
     Plan plan;
     plan.route.from = request.from.place;

@@ -101,7 +101,7 @@ std::string storage_words(const StorageBytes& storage) {
 }  // namespace
 
 bool Route::direct() const {
-    return std::all_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.hops.size() == 1; });
+    return std::ranges::all_of(lanes, [](const Lane& lane) { return lane.hops.size() == 1; });
 }
 
 std::string Route::to_string() const {

@@ -47,9 +47,8 @@ std::string slower_words(double seconds, double best_seconds, const char* taken)
 void refuse(std::vector<Refused>& list, std::string path, std::string reason, std::string remedy,
             double gb_per_s) {
     base::make_printable(reason);
-    const bool known = std::any_of(list.begin(), list.end(), [&](const Refused& other) {
-        return other.path == path && other.reason == reason;
-    });
+    const bool known = std::ranges::any_of(
+        list, [&](const Refused& other) { return other.path == path && other.reason == reason; });
     if (!known) list.push_back({std::move(path), std::move(reason), std::move(remedy), gb_per_s});
 }
 

@@ -1,15 +1,13 @@
 // Many copies as one: groups of them in single calls, the rest as copies of their own, side by side.
 #include <algorithm>
 #include <deque>
-#include <limits>
-#include <list>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
 #include "transfer/batch_plan.hpp"
 #include "transfer/ends.hpp"
-#include "transfer/movement.hpp"
+#include "transfer/lane.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -27,7 +25,6 @@ constexpr std::size_t relayed_calls_in_flight = 16;
 constexpr Bytes relayed_a_call = Bytes{4} << 20;
 // Copies of their own that run side by side.
 constexpr std::size_t singles_in_flight = 16;
-constexpr std::size_t max_notes = 16;
 constexpr std::size_t max_ways = 8;  // that the notes tell of
 
 Error at_position(Error error, std::size_t first, std::size_t last) {
@@ -37,13 +34,9 @@ Error at_position(Error error, std::size_t first, std::size_t last) {
     return error;
 }
 
-std::string name_of(const Place& place) {
-    if (place.is_file()) return "file";
-    return place.to_string();
-}
-
 std::string way_of(const Place& from, const Place& to) {
-    return fmt::format("{} -> {}", name_of(from), name_of(to));
+    const auto name = [](const Place& place) { return place.is_file() ? "file" : place.to_string(); };
+    return fmt::format("{} -> {}", name(from), name(to));
 }
 
 // Whether two routes between places of the same names carry bytes the same way.
@@ -71,33 +64,42 @@ public:
         starts_copies_ = !waiting_.empty();
         begin_moving(prepared, true);
         needs_driving_ = !all_started() || !running_.empty();
-        if (!needs_driving_ && calls_.size() == 1)
-            expect(calls_.front().bulk->group.plan->route, calls_.front().bytes);
+        if (!needs_driving_ && bulks_.size() == 1 && !bulks_[0]->lane->idle())
+            expect(bulks_[0]->group.plan->route, bulks_[0]->group.ends.bytes);
     }
 
     bool starts_copies() const override { return starts_copies_; }
 
 private:
     // A group at work.
-    struct Bulk {
-        BatchGroup group;
+    struct Bulk final : LaneParts {
+        Bulk(BatchGroup of, std::vector<backend::Piece>& room) : group(std::move(of)), scratch(room) {}
+        std::span<const backend::Piece> pieces(Cursor::Span call, const backend::Piece& all) override {
+            scratch.clear();
+            Bytes at = 0;
+            for (std::size_t i = call.offset; at < call.size; at += group.pieces[i++].size) {
+                const BatchPiece& copy = group.pieces[i];
+                scratch.push_back({all.from ? all.from : sources[copy.from_range].get(),
+                                   all.from ? all.from_offset + at : copy.from_offset,
+                                   all.to ? all.to : targets[copy.to_range].get(),
+                                   all.to ? all.to_offset + at : copy.to_offset, copy.size, all.capability,
+                                   all.stream});
+            }
+            return scratch;
+        }
+        Error told(Error error, Cursor::Span call) const override {
+            std::size_t last = call.offset;
+            for (Bytes left = call.size; left > group.pieces[last].size;) left -= group.pieces[last++].size;
+            return at_position(std::move(error), group.pieces[call.offset].position,
+                               group.pieces[last].position);
+        }
+
+        const BatchGroup group;
+        std::vector<backend::Piece>& scratch;
         std::vector<std::unique_ptr<backend::Registration>> sources;  // by range; null: no piece needs it
         std::vector<std::unique_ptr<backend::Registration>> targets;
-        std::optional<SlotRing> relay;  // of a relayed group: a slot for each call
-        std::size_t next = 0;           // the first piece that was not started
-        std::size_t calls = 0;          // in flight
-    };
-    struct Call {
-        Call(backend::PieceOwner& owner, Bulk& of) : bulk(&of), first(of.next), last(of.next) {
-            flight.emplace(owner);
-        }
-        Bulk* bulk;
-        std::size_t first;
-        std::size_t last;
-        Bytes bytes = 0;
-        std::size_t slot = 0;    // of a relayed one
-        bool handed_on = false;  // it is at the second hop
-        std::optional<backend::Flight> flight;
+        std::unique_ptr<LaneRunner> lane;
+        Cursor calls;  // that were not started
     };
     // A copy of its own.
     struct Single {
@@ -133,9 +135,10 @@ private:
         }
         // All memory is attached, and errors found, before a byte moves.
         for (BatchGroup& group : plan.groups) {
-            bulks_.push_back(std::make_unique<Bulk>());
-            bulks_.back()->group = std::move(group);
-            SIDESTEP_CHECK(attach(*bulks_.back()));
+            auto bulk = std::make_unique<Bulk>(std::move(group), scratch_);
+            SIDESTEP_CHECK(attach(*bulk));
+            SIDESTEP_CHECK(add_lane(*bulk));
+            bulks_.push_back(std::move(bulk));
         }
         return {};
     }
@@ -145,37 +148,62 @@ private:
         const BatchGroup& group = bulk.group;
         bulk.sources.resize(group.from_ranges->size());
         bulk.targets.resize(group.to_ranges->size());
-        const auto add = [](std::unique_ptr<backend::Registration>& end, const ReadyHop& hop,
-                            const BatchRange& range, backend::Access access) -> Result<void> {
+        const auto add = [](auto& end, const ReadyHop& hop, const BatchRange& range, backend::Access access) {
+            if (end) return Result<void>();
             backend::AttachOptions options;
             options.access = access;
-            SIDESTEP_TRY(end, hop.backend->attach(range.memory, options));
-            return {};
+            auto made = hop.backend->attach(range.memory, options);
+            if (made) end = std::move(*made);
+            return made ? Result<void>() : Result<void>(made.error());
         };
         for (const BatchPiece& piece : group.pieces) {
             auto& source = bulk.sources[piece.from_range];
             auto& target = bulk.targets[piece.to_range];
             if (source && target) continue;  // of nearly all pieces
-            Result<void> added;
-            if (!source)
-                added =
-                    add(source, group.first(), (*group.from_ranges)[piece.from_range], backend::Access::read);
-            if (added && !target)
+            const BatchRange& from = (*group.from_ranges)[piece.from_range];
+            auto added = add(source, group.first(), from, backend::Access::read);
+            if (added)
                 added = add(target, group.last(), (*group.to_ranges)[piece.to_range], backend::Access::write);
             if (!added) return at_position(added.error(), piece.position, piece.position);
         }
-        return group.relayed() ? add_relay(bulk) : Result<void>();
+        return {};
     }
 
-    Result<void> add_relay(Bulk& bulk) const {
+    // On a stream all is enqueued at once: calls do not wait for one another.
+    Result<void> add_lane(Bulk& bulk) {
         const BatchGroup& group = bulk.group;
-        const Bytes slot =
-            std::clamp(options_.max_staging / relayed_calls_in_flight, largest_relayed, relayed_a_call);
-        const std::size_t slots = std::clamp<std::size_t>(
-            std::min(options_.max_staging, group.ends.bytes) / slot, 1, relayed_calls_in_flight);
-        SIDESTEP_TRY(bulk.relay, SlotRing::create(machine_.pool, group.first().to, group.first().to_memory,
-                                                  slots, slot, group.first().backend, group.last().backend));
+        LaneSetup setup;
+        setup.owner = this;
+        setup.hops = &group.plan->lanes[0];
+        setup.parts = &bulk;
+        setup.chunk = stream_ != nullptr ? Buffer::whole : bytes_a_call;
+        setup.depth = stream_ != nullptr ? group.pieces.size() : calls_in_flight;
+        if (stream_ == nullptr) setup.max_new = 1;
+        setup.stream = stream_;
+        if (group.relayed()) {
+            setup.chunk =
+                std::clamp(options_.max_staging / relayed_calls_in_flight, largest_relayed, relayed_a_call);
+            setup.staging =
+                std::min({options_.max_staging, group.ends.bytes, relayed_calls_in_flight * setup.chunk});
+        }
+        bulk.calls = Cursor(calls_of(group, setup.chunk), 0);
+        SIDESTEP_TRY(bulk.lane, LaneRunner::create(std::move(setup), machine_.pool));
         return {};
+    }
+
+    std::vector<Cursor::Span> calls_of(const BatchGroup& group, Bytes most) const {
+        const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
+        std::vector<Cursor::Span> calls;
+        std::size_t count = max;  // of the last one
+        for (std::size_t i = 0; i < group.pieces.size(); ++i, ++count) {
+            const Bytes size = group.pieces[i].size;
+            if (count == max || calls.back().size + size > most) {
+                calls.push_back({i, 0});
+                count = 0;
+            }
+            calls.back().size += size;
+        }
+        return calls;
     }
 
     Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const {
@@ -190,8 +218,7 @@ private:
 
     std::string where() const override { return "copy_batch"; }
     bool go_on(bool may_block) override {
-        bool moved = look_at_calls();
-        if (state_ == State::moving) moved |= start_calls();
+        bool moved = run_calls();
         moved |= run_singles(may_block);
         publish_progress();
         if (state_ != State::moving || !idle() || !all_started()) return moved;
@@ -205,161 +232,78 @@ private:
     void stop() override {
         for (Single& single : running_) single.job->cancel();
         waiting_.clear();
+        for (auto& bulk : bulks_) bulk->lane->stop();
     }
 
     bool settle(bool may_block) override {
-        const bool moved = look_at_calls();
+        const bool moved = run_calls();
         return run_singles(may_block) || moved;
     }
 
-    bool idle() const override { return calls_.empty() && running_.empty(); }
+    bool idle() const override {
+        return running_.empty() &&
+               std::ranges::all_of(bulks_, [](const auto& bulk) { return bulk->lane->idle(); });
+    }
     // Copies of their own watch for stalls themselves, and a stream comes to the batch when it does.
     bool may_stall() const override { return running_.empty() && stream_ == nullptr; }
     Result<void> make_final() override { return {}; }
     // The route is that which carried the most bytes; the notes list the others.
     Receipt receipt() override {
-        for (const auto& bulk : bulks_)
+        for (const auto& bulk : bulks_) {
+            const BatchGroup& group = bulk->group;
+            Receipt part;
+            part.bytes = group.ends.bytes;
+            part.lane_bytes = {part.bytes};
+            part.route = std::shared_ptr<const Route>(group.plan, &group.plan->route);
+            count(way_of(group.ends.from.place(), group.ends.to.place()), part, group.pieces.size());
             for (const auto* side : {&bulk->sources, &bulk->targets})
                 for (const auto& registration : *side)
                     if (registration)
                         for (std::string& text : registration->notes()) note(std::move(text));
-        Receipt receipt;
-        receipt.bytes = arrived_;
-        receipt.seconds = seconds_since_start();
-        receipt.verified = options_.verify && all_verified_;
+        }
+        receipt_.bytes = arrived();
+        receipt_.seconds = seconds_since_start();
+        receipt_.verified = options_.verify && all_verified_;
         if (verify_seconds_ > 0) {
             // Copies and their verification run side by side: the time is divided as theirs is in all.
-            receipt.verify_seconds = receipt.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
-            receipt.seconds -= receipt.verify_seconds;
+            receipt_.verify_seconds = receipt_.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
+            receipt_.seconds -= receipt_.verify_seconds;
         }
-        receipt.notes = notes_;
-        receipt.route = std::make_shared<const Route>();  // of a batch of nothing
-        std::stable_sort(carried_.begin(), carried_.end(),
-                         [](const Carried& a, const Carried& b) { return a.bytes > b.bytes; });
+        receipt_.route = std::make_shared<const Route>();  // of a batch of nothing
+        std::ranges::stable_sort(carried_, std::greater(), &Carried::bytes);
         for (std::size_t i = 0; i < carried_.size(); ++i) {
             const Carried& carried = carried_[i];
             if (i == 0) {
-                receipt.route = carried.route;
-                receipt.lane_bytes = carried.lane_bytes;
+                receipt_.route = carried.route;
+                receipt_.lane_bytes = carried.lane_bytes;
             } else if (i < max_ways) {
-                receipt.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
-                                                    carried.copies == 1 ? "y" : "ies",
-                                                    format_bytes(carried.bytes), carried.way));
+                receipt_.notes.push_back(fmt::format("besides the route: {} cop{}, {}, {}", carried.copies,
+                                                     carried.copies == 1 ? "y" : "ies",
+                                                     format_bytes(carried.bytes), carried.way));
             }
         }
         if (carried_.size() > max_ways)
-            receipt.notes.push_back(fmt::format("and {} other ways", carried_.size() - max_ways));
-        return receipt;
+            receipt_.notes.push_back(fmt::format("and {} other ways", carried_.size() - max_ways));
+        return std::move(receipt_);
     }
 
     void release() override { bulks_.clear(); }
 
-    bool look_at_calls() {
-        bool moved = false;
-        std::erase_if(calls_, [&](Call& call) {
-            if (!call.flight->over()) return false;
-            moved = true;
-            if (!went_on(call, call.flight->result())) return false;
-            --call.bulk->calls;
-            return true;
-        });
-        return moved;
-    }
-
     // A call for each group in turn, so that all ways are busy. The bound on the calls of one step lets waiters,
     // a cancellation and the deadline in where calls end on the spot.
-    bool start_calls() {
+    bool run_calls() {
         bool moved = false;
-        // A stream takes all at once: its calls do not wait for one another.
-        const std::size_t rounds =
-            stream_ != nullptr ? std::numeric_limits<std::size_t>::max() : calls_in_flight;
-        for (std::size_t round = 0; round < rounds && state_ == State::moving; ++round) {
-            bool started = false;
-            for (auto& bulk : bulks_)
-                if (state_ == State::moving) started |= start_call(*bulk);
-            if (!started) break;
+        for (std::size_t round = 0; round < calls_in_flight; ++round) {
+            bool any = false;
+            for (auto& bulk : bulks_) {
+                const auto stepped = bulk->lane->step(bulk->calls);
+                if (!stepped) fail(stepped.error());
+                any |= !stepped || *stepped;
+            }
+            if (!any) break;
             moved = true;
         }
         return moved;
-    }
-
-    bool start_call(Bulk& bulk) {
-        if (!may_start(bulk)) return false;
-        const auto& pieces = bulk.group.pieces;
-        const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
-        const Bytes most = bulk.relay ? bulk.relay->slot : bytes_a_call;
-        Call& call = calls_.emplace_back(static_cast<backend::PieceOwner&>(*this), bulk);
-        while (bulk.next < pieces.size() && bulk.next - call.first < max) {
-            const Bytes size = pieces[bulk.next].size;
-            if (stream_ == nullptr && call.bytes > 0 && call.bytes + size > most) break;
-            call.bytes += size;
-            call.last = bulk.next++;
-        }
-        if (bulk.relay) call.slot = bulk.relay->take();
-        ++bulk.calls;
-        const auto begun = submit(call);
-        if (begun && *begun == backend::Progress::pending) return true;
-        if (went_on(call, begun ? Result<void>() : Result<void>(begun.error()))) {
-            --bulk.calls;
-            calls_.pop_back();
-        }
-        return true;
-    }
-
-    bool may_start(const Bulk& bulk) const {
-        if (bulk.next == bulk.group.pieces.size()) return false;
-        if (bulk.relay) return !bulk.relay->free.empty();
-        return stream_ != nullptr || bulk.calls < calls_in_flight;
-    }
-
-    // Gives the call to the hop that it is at.
-    Result<backend::Progress> submit(Call& call) {
-        const Bulk& bulk = *call.bulk;
-        const ReadyHop& hop = call.handed_on ? bulk.group.last() : bulk.group.first();
-        const auto& pieces = bulk.group.pieces;
-        scratch_.clear();
-        Bytes at = bulk.relay ? call.slot * bulk.relay->slot : 0;
-        const bool staged_from = bulk.relay && call.handed_on;
-        const bool staged_to = bulk.relay && !call.handed_on;
-        for (std::size_t i = call.first; i <= call.last; at += pieces[i++].size) {
-            const BatchPiece& piece = pieces[i];
-            scratch_.push_back({staged_from ? bulk.relay->read.get() : bulk.sources[piece.from_range].get(),
-                                staged_from ? at : piece.from_offset,
-                                staged_to ? bulk.relay->written.get() : bulk.targets[piece.to_range].get(),
-                                staged_to ? at : piece.to_offset, piece.size, hop.capability, stream_});
-        }
-        return hop.backend->batcher()->start_batch(scratch_, *call.flight);
-    }
-
-    // What a call's hop has answered, or ended with. True where the call is over.
-    bool went_on(Call& call, const Result<void>& result) {
-        std::optional<SlotRing>& relay = call.bulk->relay;
-        Result<void> ended = result;
-        // Nothing new is started once something has failed.
-        if (ended && relay && !call.handed_on && state_ == State::moving) {
-            call.handed_on = true;
-            call.flight.emplace(static_cast<backend::PieceOwner&>(*this));
-            const auto begun = submit(call);
-            if (begun && *begun == backend::Progress::pending) return false;
-            if (!begun) ended = begun.error();
-        }
-        const auto& pieces = call.bulk->group.pieces;
-        if (!ended)
-            fail(at_position(ended.error(), pieces[call.first].position, pieces[call.last].position));
-        else if (!relay || call.handed_on)
-            land(call);
-        if (relay) relay->free.push_back(call.slot);
-        return true;
-    }
-
-    void land(const Call& call) {
-        arrived_ += call.bytes;
-        const BatchGroup& group = call.bulk->group;
-        Receipt part;
-        part.bytes = call.bytes;
-        part.lane_bytes = {call.bytes};
-        part.route = std::shared_ptr<const Route>(group.plan, &group.plan->route);
-        count(way_of(group.ends.from.place(), group.ends.to.place()), part, call.last - call.first + 1);
     }
 
     // Copies of their own: begins some where it may block, steps those that run, and counts those that ended.
@@ -392,7 +336,7 @@ private:
             single.counted = true;
             const auto& result = single.job->result();
             if (result) {
-                arrived_ += result->bytes;
+                copied_ += result->bytes;
                 all_verified_ &= result->verified;
                 copy_seconds_ += result->seconds;
                 verify_seconds_ += result->verify_seconds;
@@ -408,7 +352,7 @@ private:
         for (const std::string& text : receipt.notes) note(text);
         for (const std::string& text : receipt.lane_failures)
             if (!text.empty()) note(fmt::format("a lane failed: {}", text));
-        auto found = std::find_if(carried_.begin(), carried_.end(), [&](const Carried& known) {
+        auto found = std::ranges::find_if(carried_, [&](const Carried& known) {
             return known.way == way && known.lane_bytes.size() == receipt.lane_bytes.size() &&
                    same_path(*known.route, *receipt.route);
         });
@@ -421,35 +365,32 @@ private:
         found->copies += copies;
     }
 
-    void note(std::string text) {
-        if (notes_.size() >= max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end())
-            return;
-        notes_.push_back(std::move(text));
+    Bytes arrived() const {
+        Bytes bytes = copied_;
+        for (const auto& bulk : bulks_) bytes += bulk->lane->arrived();
+        return bytes;
     }
 
     void publish_progress() {
-        Bytes done = arrived_;
+        Bytes done = arrived();
         for (const Single& single : running_)
             if (!single.counted) done += single.job->bytes_done();
         done_.store(done, std::memory_order_relaxed);
     }
 
     bool all_started() const {
-        return waiting_.empty() && std::all_of(bulks_.begin(), bulks_.end(), [](const auto& bulk) {
-                   return bulk->next == bulk->group.pieces.size();
-               });
+        return waiting_.empty() &&
+               std::ranges::all_of(bulks_, [](const auto& bulk) { return bulk->calls.empty(); });
     }
 
     bool starts_copies_ = false;  // constant after begin()
     // With the mutex held.
+    std::vector<backend::Piece> scratch_;  // of the call that is made
     std::vector<std::unique_ptr<Bulk>> bulks_;
-    std::list<Call> calls_;
     std::deque<Single> waiting_;
     std::vector<Single> running_;
-    std::vector<backend::Piece> scratch_;
     std::vector<Carried> carried_;
-    std::vector<std::string> notes_;
-    Bytes arrived_ = 0;
+    Bytes copied_ = 0;  // by copies of their own
     bool all_verified_ = true;
     double copy_seconds_ = 0;  // of the copies of their own, summed; like the next
     double verify_seconds_ = 0;

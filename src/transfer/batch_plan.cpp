@@ -4,7 +4,6 @@
 #include <bit>
 #include <limits>
 #include <numeric>
-#include <optional>
 
 #include "transfer/ends.hpp"
 
@@ -58,7 +57,7 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const BatchCopy& copy) {
     };
     // Neighbours often go the same way.
     if (!buckets.empty() && fits(buckets.back())) return buckets.back();
-    const auto found = std::find_if(buckets.begin(), buckets.end(), fits);
+    const auto found = std::ranges::find_if(buckets, fits);
     if (found != buckets.end()) {
         std::swap(*found, buckets.back());
         return buckets.back();
@@ -93,8 +92,7 @@ public:
         const auto lower = [this](std::size_t a, std::size_t b) {
             return ends_[a]->address() < ends_[b]->address();
         };
-        if (!std::is_sorted(order_.begin(), order_.end(), lower))
-            std::sort(order_.begin(), order_.end(), lower);
+        if (!std::ranges::is_sorted(order_, lower)) std::ranges::sort(order_, lower);
         // Powers of two: pieces of one size fill an allocation by such a number more often than by another.
         std::size_t guess = std::max<std::size_t>(std::bit_ceil(ends_.size()) / 2, 1);
         int row = 0;
@@ -191,7 +189,7 @@ void plan_bucket(Machine& machine, const CopyOptions& options, bool on_stream,
         }
         const BatchRange& source = (*from.ranges)[from.range_of[i]];
         const BatchRange& target = (*to.ranges)[to.range_of[i]];
-        auto group = std::find_if(groups.begin(), groups.end(), [&](const BatchGroup& known) {
+        auto group = std::ranges::find_if(groups, [&](const BatchGroup& known) {
             return known.ends.from_end.memory == source.kind && known.ends.to_end.memory == target.kind;
         });
         if (group == groups.end()) {
@@ -232,7 +230,7 @@ BatchPlan plan_batch(Machine& machine, const CopyOptions& options, bool on_strea
             plan.singles.push_back(i);
     }
     for (const Bucket& bucket : buckets) plan_bucket(machine, options, on_stream, copies, bucket, plan);
-    std::sort(plan.singles.begin(), plan.singles.end());
+    std::ranges::sort(plan.singles);
     return plan;
 }
 

@@ -1,7 +1,6 @@
 // Sorts the copies of a batch: which go out together in one call, and which are copies of their own.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 

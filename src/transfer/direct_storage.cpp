@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string>
 #include <tuple>
 #include <utility>
 
@@ -33,11 +32,10 @@ bool are_file_and_device(const Buffer& from, const Buffer& to) {
 }
 
 bool connects(const Offer& offer, const Buffer& from, const Buffer& to) {
-    return std::any_of(
-        offer.capabilities.begin(), offer.capabilities.end(), [&](const Capability& capability) {
-            return capability.reach == Reach::storage_gpu && capability.from == from.place().kind() &&
-                   capability.to == to.place().kind();
-        });
+    return std::ranges::any_of(offer.capabilities, [&](const Capability& capability) {
+        return capability.reach == Reach::storage_gpu && capability.from == from.place().kind() &&
+               capability.to == to.place().kind();
+    });
 }
 
 struct Cached {
@@ -85,10 +83,6 @@ bool are_warm(std::span<const Buffer> files) {
     return all.bytes >= all.of / 2;
 }
 
-bool reaches_a_gpu(std::span<const Buffer> to) {
-    return std::any_of(to.begin(), to.end(), [](const Buffer& memory) { return memory.place().is_gpu(); });
-}
-
 // What the copy's own options have against a path that leaves host memory out.
 Support wished(std::span<const Buffer> from, std::span<const Buffer> to, const CopyOptions& options) {
     if (options.page_cache == PageCache::use && options.require != Require::direct)
@@ -99,9 +93,10 @@ Support wished(std::span<const Buffer> from, std::span<const Buffer> to, const C
     if (options.verify && to.front().place().is_file())
         return Support::no("a written file is verified through the file backend, which has to write it then",
                            "leave verification out");
+    const bool are_gpus = std::ranges::any_of(to, [](const Buffer& end) { return end.place().is_gpu(); });
     // Of GPUs only: their links carry several times what a drive gives, unlike those of controllers' memory.
     if (options.page_cache == PageCache::automatic && options.require == Require::any &&
-        from.front().place().is_file() && reaches_a_gpu(to) && are_warm(from))
+        from.front().place().is_file() && are_gpus && are_warm(from))
         return Support::no("the page cache holds most of it, and is quicker than the drive",
                            "ask for PageCache::bypass or Require::direct");
     return Support::yes({});
@@ -133,7 +128,7 @@ public:
         const auto alike = [&](const auto& one) {
             return one.second.reason == against_.begin()->second.reason;
         };
-        if (against_.size() == places_.size() && std::all_of(against_.begin(), against_.end(), alike))
+        if (against_.size() == places_.size() && std::ranges::all_of(against_, alike))
             return against_.empty() ? std::vector<Objection>() : all(against_.begin()->second);
         std::vector<Objection> each;
         for (const auto& [place, answer] : against_)

@@ -68,7 +68,7 @@ DrivingThread::~DrivingThread() {
 void DrivingThread::add(std::shared_ptr<Activity> activity) {
     {
         std::lock_guard lock(mutex_);
-        const bool known = std::find(activities_.begin(), activities_.end(), activity) != activities_.end();
+        const bool known = std::ranges::find(activities_, activity) != activities_.end();
         if (!known) activities_.push_back(std::move(activity));
         added_ = true;
         start();

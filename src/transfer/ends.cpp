@@ -64,21 +64,6 @@ Result<Description> describe_end(const backend::Registry& registry, const Buffer
     return describe(registry, buffer);
 }
 
-Result<void> check_range(const Buffer& buffer) {
-    if (buffer.place().is_file()) {
-        if (buffer.size() == Buffer::whole && buffer.offset() != 0)
-            return wrong("a file range needs a size", buffer.to_string(), "give offset and size, or neither");
-        if (buffer.size() != Buffer::whole && buffer.offset() > Buffer::whole - buffer.size())
-            return wrong("the range ends past the largest file offset", buffer.to_string());
-        return {};
-    }
-    if (buffer.place().is_shared()) return {};  // of a node, which knows its size
-    if (buffer.size() == Buffer::whole) return wrong("memory needs a size", buffer.to_string());
-    if (buffer.address() == nullptr && buffer.size() > 0)
-        return wrong("the address is null", buffer.to_string());
-    return {};
-}
-
 bool overlap(Bytes a, Bytes a_size, Bytes b, Bytes b_size) {
     if (a_size == 0 || b_size == 0) return false;
     return a < b ? b - a < a_size : a - b < b_size;
@@ -109,8 +94,8 @@ Result<Import> local(const Topology& topology, const Buffer& buffer, SharedMemor
     SIDESTEP_CHECK(check_place(topology, buffer.place()));
     if (!buffer.place().is_shared() || !buffer.place().node().empty()) return Import{buffer, nullptr};
     if (shared == nullptr)
-        return Error{
-            ErrorCode::unsupported, "published memory cannot be reached from here", buffer.to_string(), {}};
+        return Error{ErrorCode::unsupported, "published memory cannot be reached from here",
+                     buffer.to_string()};
     SIDESTEP_TRY(Import mapped, shared->import(buffer, limit));
     SIDESTEP_CHECK(check_place(topology, mapped.buffer.place()));
     return mapped;
@@ -120,8 +105,8 @@ Result<Import> local(const Topology& topology, const Buffer& buffer, SharedMemor
 
 std::string why_out_of_reach(const backend::Registry& registry, const Place& place) {
     for (const backend::Offer& offer : registry.offers()) {
-        const bool would = std::any_of(
-            offer.capabilities.begin(), offer.capabilities.end(), [&](const backend::Capability& capability) {
+        const bool would =
+            std::ranges::any_of(offer.capabilities, [&](const backend::Capability& capability) {
                 return capability.from == place.kind() || capability.to == place.kind();
             });
         if (would && !offer.support.usable) return fmt::format("{}: {}", offer.name, offer.support.reason);
@@ -133,11 +118,11 @@ Result<Description> describe(const backend::Registry& registry, const Buffer& bu
     SIDESTEP_TRY(const auto found, registry.describe(buffer));
     if (found) return *found;
     if (!buffer.place().node().empty())
-        return Error{
-            ErrorCode::unsupported, "no backend here reaches other machines", buffer.place().to_string(), {}};
+        return Error{ErrorCode::unsupported, "no backend here reaches other machines",
+                     buffer.place().to_string()};
     if (buffer.place().is_host()) return Description{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
     if (buffer.place().is_file())
-        return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string(), {}};
+        return Error{ErrorCode::unsupported, "no backend reads files here", buffer.place().to_string()};
     return Error{ErrorCode::path_unavailable,
                  fmt::format("no backend reaches the memory of {}", buffer.place().to_string()), "describe",
                  why_out_of_reach(registry, buffer.place())};
@@ -146,23 +131,38 @@ Result<Description> describe(const backend::Registry& registry, const Buffer& bu
 Result<void> check_place(const Topology& topology, const Place& place) {
     if (place.node().empty()) return check_here(topology, place);
     if (place.is_p2pmem())
-        return Error{ErrorCode::unsupported,
-                     "peer-to-peer memory is reached on its own machine alone",
-                     place.to_string(),
-                     {}};
+        return Error{ErrorCode::unsupported, "peer-to-peer memory is reached on its own machine alone",
+                     place.to_string()};
     return {};
 }
 
 Result<void> check_here(const Topology& topology, const Place& place) {
     if (!place.node().empty())
-        return Error{
-            ErrorCode::unsupported, "this is done with places of this machine alone", place.to_string(), {}};
+        return Error{ErrorCode::unsupported, "this is done with places of this machine alone",
+                     place.to_string()};
     if (place.is_gpu() && !topology.find(place))
         return no_such_device(topology, "GPU", "gpu", place, topology.gpu_count());
     if (place.is_p2pmem() && topology.emulated())
         return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",
                      "an emulated machine has no peer-to-peer memory"};
     if (place.is_host() && place.index() >= 0 && !topology.find(place)) return no_such_node(topology, place);
+    return {};
+}
+
+Result<void> check_buffer(const Buffer& buffer, bool target) {
+    if (target && buffer.read_only())
+        return wrong("the target is read-only", buffer.to_string(), "give it as non-const memory");
+    if (buffer.place().is_file()) {
+        if (buffer.size() == Buffer::whole && buffer.offset() != 0)
+            return wrong("a file range needs a size", buffer.to_string(), "give offset and size, or neither");
+        if (buffer.size() != Buffer::whole && buffer.offset() > Buffer::whole - buffer.size())
+            return wrong("the range ends past the largest file offset", buffer.to_string());
+        return {};
+    }
+    if (buffer.place().is_shared()) return {};  // of a node, which knows its size
+    if (buffer.size() == Buffer::whole) return wrong("memory needs a size", buffer.to_string());
+    if (buffer.address() == nullptr && buffer.size() > 0)
+        return wrong("the address is null", buffer.to_string());
     return {};
 }
 
@@ -173,13 +173,11 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
     SIDESTEP_TRY(Import target_memory, local(topology, given_to, shared, limit));
     const Buffer& from = source_memory.buffer;
     const Buffer& to = target_memory.buffer;
-    SIDESTEP_CHECK(check_range(from));
-    SIDESTEP_CHECK(check_range(to));
+    SIDESTEP_CHECK(check_buffer(from, false));
+    SIDESTEP_CHECK(check_buffer(to, true));
     if (base::is_object(to.place()))
         return Error{ErrorCode::unsupported, "objects of a store are read, not written", to.to_string(),
                      "copy to a file here, and send it with the store's own tools"};
-    if (to.read_only())
-        return wrong("the target is read-only", to.to_string(), "give it as non-const memory");
     SIDESTEP_TRY(const Description source, describe_end(registry, from, to.place().is_gpu()));
     SIDESTEP_TRY(const Description target, describe_end(registry, to, from.place().is_gpu()));
 

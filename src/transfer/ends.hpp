@@ -40,6 +40,9 @@ Result<backend::Description> describe(const backend::Registry& registry, const B
 Result<void> check_here(const Topology& topology, const Place& place);
 Result<void> check_place(const Topology& topology, const Place& place);
 
+// Checks what a buffer says of itself: a range that can be, memory with an address and a size, a target that is not const.
+Result<void> check_buffer(const Buffer& buffer, bool target);
+
 // Asks the backends what the buffers are, and checks that sizes agree, that the target may be written and
 // that the two do not overlap. Published memory is mapped by `shared` (null: refused), and its end is then
 // what it really is, an address at a host or gpu place; `limit` bounds the wait for its publisher, as for

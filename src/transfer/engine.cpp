@@ -6,7 +6,6 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "transfer/batch_plan.hpp"
-#include "transfer/movement.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -44,7 +43,7 @@ route::End typical_end(const std::vector<backend::Offer>& offers, const Place& p
     if (place.is_shared()) return {place, MemoryKind::pageable};  // of a node
     if (place.is_gpu()) return {place, MemoryKind::device};
     if (place.is_p2pmem()) return {place, MemoryKind::p2pmem};
-    const bool pinned = std::any_of(offers.begin(), offers.end(), [](const backend::Offer& offer) {
+    const bool pinned = std::ranges::any_of(offers, [](const backend::Offer& offer) {
         return offer.support.usable && offer.host_memory.has(MemoryKind::pinned);
     });
     return {place, pinned ? MemoryKind::pinned : MemoryKind::pageable};
@@ -69,19 +68,19 @@ Engine::~Engine() {
     const auto give_up = Clock::now() + std::chrono::seconds(1);
     const auto drained = [](const auto& job) { return job->drained(); };
     while (std::erase_if(left, drained), !left.empty() && Clock::now() < give_up) {
-        lookout()->look();
+        machine_->lookout->look();
         bool moved = false;
         for (const auto& job : left) moved |= job->step(true);
         if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    lookout()->close();
+    machine_->lookout->close();
     machine_->calls.wait();
     // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
     for (auto& job : left) {
         base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");
         base::keep(std::move(job));
     }
-    registrations()->clear();
+    machine_->registrations->clear();
 }
 
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
@@ -103,7 +102,7 @@ std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions
 
 // One that ended at once may have something in flight all the same.
 std::shared_ptr<Activity> Engine::begun(std::shared_ptr<Activity> activity) {
-    if (activity->needs_driving()) enroll(activity);
+    if (activity->needs_driving()) drive_in_background(activity);
     if (activity->finished()) settle(activity);
     return activity;
 }
@@ -124,7 +123,7 @@ std::shared_ptr<Activity> Engine::refuse(Error error) {
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
     if (job->finished() || abandoned(*job)) return true;
-    const CountedWaiter waiter(*job, *lookout());
+    const CountedWaiter waiter(*job, *machine_->lookout);
     const auto until = limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
     Rest rest(job->expected());
     while (!job->finished()) {
@@ -132,7 +131,7 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
         if (job->finished()) break;
         // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
         if (Clock::now() >= until) return false;
-        rest.after(round, *lookout(), until);
+        rest.after(round, *machine_->lookout, until);
     }
     settle(job);
     return true;
@@ -140,8 +139,8 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
 
 Round Engine::go_on(Activity& job) {
     Round round;
-    round.mark = lookout()->mark();
-    round.left = lookout()->look();
+    round.mark = machine_->lookout->mark();
+    round.left = machine_->lookout->look();
     round.moved = job.step(true);
     round.add(job);
     return round;
@@ -150,7 +149,7 @@ Round Engine::go_on(Activity& job) {
 bool Engine::poll(const std::shared_ptr<Activity>& job) {
     if (abandoned(*job)) return true;
     if (!job->finished()) {
-        lookout()->look();
+        machine_->lookout->look();
         job->try_step(false);
     }
     if (!job->finished()) return false;
@@ -169,16 +168,16 @@ void Engine::let_go(Activity& job) {
     // The buffers may go now.
     for (Rest rest; job.touches_buffers();) {
         const Round round = go_on(job);
-        if (job.touches_buffers()) rest.after(round, *lookout());
+        if (job.touches_buffers()) rest.after(round, *machine_->lookout);
     }
 }
 
 // A job that reported while pieces hang, or that holds a stream, goes on to be driven.
 void Engine::settle(const std::shared_ptr<Activity>& job) {
-    if (!job->drained()) enroll(job);
+    if (!job->drained()) drive_in_background(job);
 }
 
-void Engine::enroll(const std::shared_ptr<Activity>& job) {
+void Engine::drive_in_background(const std::shared_ptr<Activity>& job) {
     (job->starts_copies() ? starting_thread_ : thread_).add(job);
 }
 
@@ -196,22 +195,6 @@ Result<Route> Engine::route(const Place& from, const Place& to, Bytes bytes, con
                     bytes};
     SIDESTEP_TRY(auto plan, machine_->plans.get(ends, options));
     return plan->route;
-}
-
-void Engine::use(SharedMemory& shared) {
-    machine_->shared = &shared;
-}
-
-StagingPool& Engine::pool() {
-    return machine_->pool;
-}
-
-const std::shared_ptr<Lookout>& Engine::lookout() const {
-    return machine_->lookout;
-}
-
-const std::shared_ptr<Registrations>& Engine::registrations() const {
-    return machine_->registrations;
 }
 
 }  // namespace sidestep::transfer

@@ -6,15 +6,12 @@
 
 #include "base/owner_process.hpp"
 #include "transfer/driving.hpp"
-#include "transfer/registrations.hpp"
-#include "transfer/shared_memory.hpp"
+#include "transfer/movement.hpp"
 #include "transfer/spread.hpp"
-#include "transfer/staging.hpp"
 
 namespace sidestep::transfer {
 
 struct BatchCopy;  // transfer/batch_plan.hpp
-struct Machine;    // transfer/movement.hpp
 
 // Safe to use from several threads. Destroyed after the last Transfer handle; waits for what is in
 // flight then, for at most a second, and keeps the memory of what still hangs; for a file that is being opened it
@@ -50,7 +47,7 @@ public:
     static std::shared_ptr<Activity> refuse(Error error);
 
     // From now on the Engine's own thread drives the job too, and makes the calls that wait for its end.
-    void drive_in_background(const std::shared_ptr<Activity>& job) { enroll(job); }
+    void drive_in_background(const std::shared_ptr<Activity>& job);
 
     // Drives the job until it has a result or `limit` (if above zero) has passed; answers whether it has.
     bool wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit);
@@ -66,27 +63,20 @@ public:
     // The route for two places, with memory as allocate() gives it there.
     Result<Route> route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options);
 
-    // Where published memory is found; to be called before the first copy. Outlives the Engine.
-    void use(SharedMemory& shared);
-
-    StagingPool& pool();
-    // For pieces that others begin, and that drive_in_background() looks after.
-    const std::shared_ptr<Lookout>& lookout() const;
-    const std::shared_ptr<Registrations>& registrations() const;
+    Machine& machine() { return *machine_; }
 
 private:
     std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
-    void enroll(const std::shared_ptr<Activity>& job);
     void settle(const std::shared_ptr<Activity>& job);
     Round go_on(Activity& job);
 
     const base::OwnerProcess owner_;
     const std::unique_ptr<Machine> machine_;
-    DrivingThread thread_{lookout()};
+    DrivingThread thread_{machine_->lookout};
     // Drives batches that start whole copies. That takes staging memory, which may free some, and a driver
     // may block whoever frees memory while a stream is held at a gate: the other thread must be free to open
     // it.
-    DrivingThread starting_thread_{lookout()};
+    DrivingThread starting_thread_{machine_->lookout};
 };
 
 }  // namespace sidestep::transfer

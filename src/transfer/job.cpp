@@ -105,8 +105,7 @@ private:
     }
 
     bool idle() const override {
-        return std::all_of(lanes_.begin(), lanes_.end(),
-                           [](const auto& lane) { return !lane || lane->idle(); }) &&
+        return std::ranges::all_of(lanes_, [](const auto& lane) { return !lane || lane->idle(); }) &&
                (!verifier_ || verifier_->idle());
     }
 
@@ -120,8 +119,7 @@ private:
 
     Receipt receipt() override {
         for (const Attached& attached : attached_)
-            for (std::string& note : attached.registration->notes())
-                receipt_.notes.push_back(std::move(note));
+            for (std::string& text : attached.registration->notes()) note(std::move(text));
         receipt_.route = std::shared_ptr<const Route>(plan_, &plan_->route);
         return std::move(receipt_);
     }
@@ -161,8 +159,8 @@ private:
         for (const auto& lane : plan_->lanes)
             for (const ReadyHop& hop : lane)
                 if (hop.meets == options_.prefer) return;
-        receipt_.notes.push_back(fmt::format("a {} was preferred, but none can carry these bytes",
-                                             options_.prefer == Prefer::kernel ? "kernel" : "copy engine"));
+        note(fmt::format("a {} was preferred, but none can carry these bytes",
+                         options_.prefer == Prefer::kernel ? "kernel" : "copy engine"));
     }
 
     // Both are attached, and errors found, before a byte moves. Where both are files, holes of the source stay holes.
@@ -184,8 +182,7 @@ private:
         holes_ = ends_.bytes;
         for (const Cursor::Span& extent : *extents) holes_ -= extent.size;
         cursor_ = Cursor(std::move(*extents), phase);
-        receipt_.notes.push_back(
-            fmt::format("{} of the source are holes, which stay holes in the target", format_bytes(holes_)));
+        note(fmt::format("{} of the source are holes, which stay holes in the target", format_bytes(holes_)));
         return {};
     }
 
@@ -208,8 +205,7 @@ private:
             if (added) continue;
             if (count == 1 || added.error().code != ErrorCode::out_of_memory) return added;
             receipt_.lane_failures[lane] = added.error().message;
-            receipt_.notes.push_back(
-                fmt::format("lane {} was left out: {}", lane + 1, added.error().message));
+            note(fmt::format("lane {} was left out: {}", lane + 1, added.error().message));
             if (++left_out == 1) first = added.error();
         }
         if (left_out == count) return *first;
@@ -368,11 +364,9 @@ private:
         if (!receipt_.lane_failures[lane].empty()) return;
         receipt_.lane_failures[lane] = error.message;
         const auto& failures = receipt_.lane_failures;
-        if (std::none_of(failures.begin(), failures.end(),
-                         [](const std::string& text) { return text.empty(); }))
+        if (std::ranges::none_of(failures, &std::string::empty))
             return may_detour() ? void(lost_ = std::move(error)) : fail(std::move(error));
-        receipt_.notes.push_back(
-            fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
+        note(fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
     }
 
     // Between two nodes that do not reach each other any more: goes on by another plan. Once: what fails again fails for good.
@@ -388,9 +382,8 @@ private:
         auto plan = machine_.plans.get(ends_, wishes(), against);
         if (!plan) return *lost_;
         before_ = lanes_[0]->arrived();
-        receipt_.notes.push_back(
-            fmt::format("{}: {} of {} had gone past this machine, and the rest went by the route above",
-                        against.front().reason, format_bytes(before_), format_bytes(ends_.bytes)));
+        note(fmt::format("{}: {} of {} had gone past this machine, and the rest went by the route above",
+                         against.front().reason, format_bytes(before_), format_bytes(ends_.bytes)));
         lanes_.clear();
         receipt_.lane_failures.clear();
         plan_ = std::move(*plan);

@@ -29,7 +29,7 @@ Cursor::Span Cursor::take(Bytes chunk) {
 Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingPool& pool) {
     // One that moves nothing at a time would do so for ever, and each piece of nothing would pass for progress.
     if (setup.chunk == 0)
-        return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane", {}};
+        return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane"};
     std::unique_ptr<LaneRunner> lane(new LaneRunner(std::move(setup)));
     const std::vector<ReadyHop>& hops = *lane->setup_.hops;
     const Bytes chunk = lane->setup_.chunk;
@@ -88,6 +88,7 @@ Result<bool> LaneRunner::advance(Flight& flight) {
         auto went = flight.piece ? landed(flight) : begin(flight);
         if (!went) {
             if (!flight.ended) drop(flight);
+            if (setup_.parts != nullptr) return setup_.parts->told(went.error(), flight.span);
             return went.error();
         }
         if (!*went) return moved;
@@ -135,12 +136,19 @@ Result<bool> LaneRunner::begin(Flight& flight) {
         piece.room_before = piece.to_offset - *flight.target_slot * setup_.chunk;
         piece.room_after = setup_.chunk - piece.room_before - piece.size;
     }
-    auto started = hop.backend->start(piece, flight.piece.emplace(*setup_.owner));
+    const auto started = start(hop, piece, flight);
     if (started && *started == backend::Progress::pending) return true;
     flight.piece.reset();
     SIDESTEP_CHECK(started);
     SIDESTEP_CHECK(land(flight));
     return true;
+}
+
+Result<backend::Progress> LaneRunner::start(const ReadyHop& hop, const backend::Piece& piece,
+                                            Flight& flight) {
+    backend::Flight& begun = flight.piece.emplace(*setup_.owner);
+    if (setup_.parts == nullptr) return hop.backend->start(piece, begun);
+    return hop.backend->batcher()->start_batch(setup_.parts->pieces(flight.span, piece), begun);
 }
 
 // The flight's hop has ended well: frees the slot it came from and makes it ready for the next hop.

@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "transfer/plans.hpp"
@@ -44,13 +45,25 @@ Bytes phase_of(const Buffer& from, const Buffer& to);
 // Looks at a chunk that has arrived in host memory.
 using Sink = std::function<Result<void>(Bytes offset, const void* data, Bytes size)>;
 
+// Many small copies as one lane. A chunk is whole copies, made in one call: its span tells which one is the first, and the
+// bytes of all.
+class LaneParts {
+public:
+    virtual ~LaneParts() = default;
+    // Those of a chunk: like `all`, whose ends are slots, or null where each copy has its own. Valid until the next call.
+    virtual std::span<const backend::Piece> pieces(Cursor::Span chunk, const backend::Piece& all) = 0;
+    // What a chunk failed with.
+    virtual Error told(Error error, Cursor::Span chunk) const = 0;
+};
+
 // How a lane is set up.
 struct LaneSetup {
     backend::PieceOwner* owner = nullptr;         // of its pieces; outlives the lane
     const std::vector<ReadyHop>* hops = nullptr;  // outlives the lane
     backend::Registration* from = nullptr;        // attached to the first hop's backend; outlives the lane
     backend::Registration* to = nullptr;          // attached to the last hop's backend; null with a sink
-    Sink sink;                                    // where `to` is null: the last hop ends in host memory
+    LaneParts* parts = nullptr;  // of engines that take batches; then `from` and `to` are null
+    Sink sink;                   // where `to` is null: the last hop ends in host memory
     Bytes chunk = 0;
     Bytes phase = 0;                        // of the cursor: a chunk lies as far into a block of its slot
     std::size_t depth = 1;                  // chunks in flight where no slots bound them
@@ -93,6 +106,7 @@ private:
     explicit LaneRunner(LaneSetup setup) : setup_(std::move(setup)) {}
     Result<bool> advance(Flight& flight);
     Result<bool> begin(Flight& flight);
+    Result<backend::Progress> start(const ReadyHop& hop, const backend::Piece& piece, Flight& flight);
     Result<bool> landed(Flight& flight);
     Result<void> land(Flight& flight);
     void drop(Flight& flight);

@@ -1,6 +1,5 @@
 #include "transfer/movement.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +14,9 @@ constexpr std::chrono::milliseconds grace(30);
 
 // Later work on a caller's stream waits at most this long until a thread sees that the stream has come here.
 constexpr std::chrono::milliseconds look_at_stream(1);
+
+// Of a receipt: a load may have thousands of files.
+constexpr std::size_t max_notes = 16;
 
 // Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
 // nanoseconds.
@@ -58,30 +60,25 @@ void Movement::begin_moving(const Result<void>& prepared, bool may_block) {
 }
 
 bool Movement::step(bool may_block) {
-    std::unique_lock lock(mutex_);
-    return look_again(advance_locked(may_block), lock);
+    return advance_locked(may_block, std::unique_lock(mutex_));
 }
 
 bool Movement::try_step(bool may_block) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    const bool moved = look_again(advance_locked(may_block), lock);
+    const bool moved = advance_locked(may_block, std::move(lock));
     // What is left may be for one who may block.
     if (moved && !may_block) lookout_->ring();
     return moved;
 }
 
-bool Movement::advance_locked(bool may_block) {
+// A thread that came meanwhile and found the mutex taken has left its work to the holder.
+bool Movement::advance_locked(bool may_block, std::unique_lock<std::mutex> lock) {
     news_.store(false);
     next_wake_ = Clock::time_point::max();
     const bool moved = advance(may_block);
     set_wake();
     wake_by_.store(next_wake_, std::memory_order_relaxed);
-    return moved;
-}
-
-// A thread that came meanwhile and found the mutex taken has left its work to the holder.
-bool Movement::look_again(bool moved, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     return news_.load() || moved;
 }
@@ -194,7 +191,7 @@ void Movement::watch(Clock::time_point now) {
     };
     // A target that is being made final will be there.
     if (cancelled() && state_ != State::committing)
-        return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), where(), {}});
+        return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), where()});
     if (passed(options_.deadline + asking(), now - started_)) {
         hurried_ = true;
         return fail(told(fmt::format("the deadline of {} ms passed", options_.deadline.count()),
@@ -285,6 +282,13 @@ void Movement::end() {
     }
     finish();
     if (needs_driving_.load(std::memory_order_relaxed)) lookout_->ring();
+}
+
+void Movement::note(std::string text) {
+    std::vector<std::string>& notes = receipt_.notes;
+    if (notes.size() > max_notes || std::ranges::find(notes, text) != notes.end()) return;
+    if (notes.size() == max_notes) text = "there are more notes, which are left out";
+    notes.push_back(std::move(text));
 }
 
 void Movement::let_go(std::shared_ptr<void> held) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,7 +35,8 @@ struct Machine {
     const std::shared_ptr<Registrations> registrations = std::make_shared<Registrations>();
     HostLinkTraffic traffic{topology.gpu_count()};
     StreamOrder streams{registry};
-    SharedMemory* shared = nullptr;  // null: published memory is refused
+    // Where published memory is found; null: it is refused. Set before the first copy.
+    SharedMemory* shared = nullptr;
     base::BlockingCalls calls{[rung = lookout] { rung->ring(); }};
 };
 
@@ -125,6 +125,8 @@ protected:
     bool advance(bool may_block);
     void fail(Error error);
     void end();
+    // For the receipt. Each once; beyond a bound only that there are more.
+    void note(std::string text);
     // Every byte was read again and is equal.
     void all_equal();
     // Destroys `held`, aside where closing files may block for long.
@@ -174,8 +176,7 @@ private:
     void ended() final;
     void abandoned(Error error) final;
     void give_up_abandoned();
-    bool advance_locked(bool may_block);
-    bool look_again(bool moved, std::unique_lock<std::mutex>& lock);
+    bool advance_locked(bool may_block, std::unique_lock<std::mutex> lock);
     void set_wake();
     std::chrono::milliseconds asking() const;
     bool stalls() const;

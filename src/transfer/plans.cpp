@@ -1,6 +1,5 @@
 #include "transfer/plans.hpp"
 
-#include <algorithm>
 #include <bit>
 
 #include "base/try.hpp"

@@ -39,7 +39,7 @@ bool SharedMemory::ended(const Entry& entry) {
 
 Result<Import> SharedMemory::import(const Buffer& shared, std::chrono::milliseconds limit) {
     if (!shared.place().is_shared())
-        return Error{ErrorCode::internal, "the place is none of published memory", shared.to_string(), {}};
+        return Error{ErrorCode::internal, "the place is none of published memory", shared.to_string()};
     if (limit.count() <= 0 || limit > answer_limit) limit = answer_limit;
     SIDESTEP_TRY(Import whole, find(shared.place().path(), limit));
     const Bytes all = whole.buffer.size();
@@ -106,7 +106,7 @@ Result<bool> SharedMemory::use_own_address(const peer::MemoryOffer& offer, Entry
     }
     if (!known) return false;
     entry.buffer = buffer;
-    entry.mapping = std::make_shared<const Mapping>();
+    entry.mapping = std::make_shared<const Allocation>();
     return true;
 }
 
@@ -124,19 +124,17 @@ Result<void> SharedMemory::map(const peer::Offered& offered, Entry& entry) {
         mappings_[entry.key] = entry.mapping;
     }
     const peer::MemoryOffer& offer = offered.offer;
-    const Buffer& all = entry.mapping->memory.buffer();
+    const Buffer& all = entry.mapping->buffer();
     if (offer.size > all.size() || offer.offset > all.size() - offer.size)
         return Error{ErrorCode::io_error,
                      fmt::format("published memory has {} bytes where the publisher promises {} from {} on",
                                  all.size(), offer.size, offer.offset),
-                     "published memory",
-                     {}};
+                     "published memory"};
     entry.buffer = all.slice(offer.offset, offer.size);
     return {};
 }
 
-Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const peer::Offered& offered,
-                                                                        const Key& key) {
+Result<std::shared_ptr<const Allocation>> SharedMemory::open(const peer::Offered& offered, const Key& key) {
     // The same handle with another identity: that memory was freed and its address given out again. What is
     // kept of it goes first, or the driver may answer with the old mapping.
     forget([&](const Entry& entry) { return entry.key.same_handle(key); });
@@ -145,14 +143,12 @@ Result<std::shared_ptr<const SharedMemory::Mapping>> SharedMemory::open(const pe
     for (backend::Sharer* sharer : registry_.with(&backend::Backend::sharer)) {
         SIDESTEP_TRY(auto opened, sharer->open(exported));
         if (!opened) continue;
-        auto mapping = std::make_shared<const Mapping>(Mapping{std::move(*opened)});
-        return std::shared_ptr<const Mapping>(std::move(mapping));
+        return std::make_shared<const Allocation>(std::move(*opened));
     }
     Error error{ErrorCode::unsupported,
                 fmt::format("no backend here opens the {} memory ({}) of {}", to_string(exported.memory),
                             exported.scheme, exported.place.to_string()),
-                "published memory",
-                {}};
+                "published memory"};
     for (const backend::Offer& offer : registry_.offers())
         if (!offer.support.usable && error.hint.empty() && exported.scheme.starts_with(offer.name))
             error.hint = fmt::format("{}: {}", offer.name, offer.support.reason);
@@ -164,9 +160,8 @@ void SharedMemory::keep(const std::string& name, Entry& entry) {
     {
         std::lock_guard lock(mutex_);
         if (entries_.size() >= max_names && entries_.find(name) == entries_.end()) {
-            const auto oldest =
-                std::min_element(entries_.begin(), entries_.end(),
-                                 [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+            const auto oldest = std::ranges::min_element(
+                entries_, [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
             gone = std::move(oldest->second);
             entries_.erase(oldest);
         }
@@ -185,11 +180,11 @@ void SharedMemory::forget(Condition condition) {
     std::vector<Entry> gone;  // go after the lock, since unmapping may take long
     {
         std::lock_guard lock(mutex_);
-        for (auto it = entries_.begin(); it != entries_.end();) {
-            const bool meant = condition(it->second);
-            if (meant) gone.push_back(std::move(it->second));
-            it = meant ? entries_.erase(it) : std::next(it);
-        }
+        std::erase_if(entries_, [&](auto& one) {
+            const bool meant = condition(one.second);
+            if (meant) gone.push_back(std::move(one.second));
+            return meant;
+        });
     }
     gone.clear();
     importer_.tidy();
@@ -202,8 +197,8 @@ std::size_t SharedMemory::names() const {
 
 std::size_t SharedMemory::mappings() const {
     std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(std::count_if(
-        mappings_.begin(), mappings_.end(), [](const auto& mapping) { return !mapping.second.expired(); }));
+    return static_cast<std::size_t>(
+        std::ranges::count_if(mappings_, [](const auto& mapping) { return !mapping.second.expired(); }));
 }
 
 }  // namespace sidestep::transfer

@@ -55,14 +55,11 @@ private:
             return publisher == other.publisher && scheme == other.scheme && handle == other.handle;
         }
     };
-    struct Mapping {
-        Allocation memory;  // empty where this process published it
-    };
     struct Entry {
         std::shared_ptr<peer::Connection> connection;
         std::uint64_t publication = 0;
         Key key;
-        std::shared_ptr<const Mapping> mapping;
+        std::shared_ptr<const Allocation> mapping;  // empty where this process published it
         Buffer buffer;
         std::uint64_t used = 0;
     };
@@ -73,7 +70,7 @@ private:
     Result<Import> find(const std::string& name, std::chrono::milliseconds limit);
     Result<Import> connect(const std::string& name, std::chrono::milliseconds limit);
     Result<void> map(const peer::Offered& offered, Entry& entry);
-    Result<std::shared_ptr<const Mapping>> open(const peer::Offered& offered, const Key& key);
+    Result<std::shared_ptr<const Allocation>> open(const peer::Offered& offered, const Key& key);
     Result<bool> use_own_address(const peer::MemoryOffer& offer, Entry& entry) const;
     void keep(const std::string& name, Entry& entry);
     static bool ended(const Entry& entry);
@@ -85,7 +82,7 @@ private:
     std::mutex opening_;        // held while something is mapped, so that nothing is mapped twice
     mutable std::mutex mutex_;  // guards the three below; never held while anything is waited for
     std::map<std::string, Entry, std::less<>> entries_;  // by name
-    std::map<Key, std::weak_ptr<const Mapping>> mappings_;
+    std::map<Key, std::weak_ptr<const Allocation>> mappings_;
     std::uint64_t clock_ = 0;
     peer::Importer importer_;  // last, so that it stops first
 };

@@ -11,8 +11,6 @@
 namespace sidestep::transfer {
 namespace {
 
-using backend::Access;
-
 // Bytes between two parts that are read along: less work than a request of their own.
 constexpr Bytes read_along = Bytes{64} << 10;
 
@@ -67,8 +65,7 @@ Result<void> SpreadChunk::collect() {
         for (const Run& run : runs) SIDESTEP_CHECK(add_run(run, part, reached));
         // A load may read bytes that belong nowhere: padding, or the rest of a block that is looked at.
         if (!work_.loads() && reached != part.end)
-            return place_error({ErrorCode::internal, "the placement leaves bytes out", "spread", {}},
-                               reached);
+            return place_error({ErrorCode::internal, "the placement leaves bytes out", "spread"}, reached);
     }
     merge_adjacent(shared_);
     for (auto& own : own_) merge_adjacent(own);
@@ -82,7 +79,7 @@ void SpreadChunk::collect_sources() {
     for (std::size_t lane = 0; lane < own_.size(); ++lane)
         if (work_.ends[lane].place.is_file())
             for (const Run& run : own_[lane]) sources_.push_back(run.memory);
-    std::sort(sources_.begin(), sources_.end());
+    std::ranges::sort(sources_);
     sources_.erase(std::unique(sources_.begin(), sources_.end()), sources_.end());
 }
 
@@ -97,14 +94,13 @@ Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached
     const bool inside = run.size > 0 && run.file_offset >= part.begin && run.file_offset <= part.end &&
                         run.size <= part.end - run.file_offset &&
                         (work_.loads() || run.file_offset == reached);
-    const bool held = all ? std::all_of(memories.begin(), memories.end(), fits)
+    const bool held = all ? std::ranges::all_of(memories, fits)
                           : run.memory < memories.size() && fits(memories[run.memory]);
     if (!inside || !held)
         return place_error(
             {ErrorCode::internal,
              fmt::format("the placement puts {} bytes of a chunk where they do not belong", run.size),
-             "spread",
-             {}},
+             "spread"},
             run.file_offset);
     (all ? shared_ : own_[work_.lane_of(run.memory)]).push_back(run);
     reached = std::max(reached, run.file_offset + run.size);
@@ -173,26 +169,22 @@ void SpreadChunk::stop() {
 
 bool SpreadChunk::idle() const {
     return (!looking_ || looking_->over()) &&
-           std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.move.idle(); });
+           std::ranges::all_of(parts_, [](const Part& part) { return part.move.idle(); });
 }
 
 void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveSide& to,
-                           const std::vector<Run>& runs, std::size_t stage, std::optional<std::size_t> lane) {
+                           const std::vector<Run>& runs, SpreadStages::Number stage,
+                           std::optional<std::size_t> lane) {
     if (runs.empty()) return;
-    Part& part = parts_.emplace_back(Part{Move(work_.owner, mover, from, to, runs), stage, lane, {}, false});
+    Part& part = parts_.emplace_back(
+        Part{Move(work_.owner, mover, work_.attached(), from, to, runs), stage, lane, {}, false});
     // Of files that are read, what fails names the one.
     if (lane && !work_.ends[*lane].place.is_file()) part.where = work_.ends[*lane].place.to_string();
     if (task_ == ChunkTask::move) {
         work_.stages.begin(stage);
-        part.enters = work_.loads() && lane && stage != work_.handing_on;
+        part.enters = work_.loads() && lane && stage != SpreadStages::handing_on;
         if (part.enters) work_.begin_share(*lane, part.move.bytes());
     }
-}
-
-// Of the files that the memories of its runs are.
-Result<bool> SpreadChunk::open_sources() {
-    if (sources_.empty()) return true;
-    return work_.sources().hold(sources_, holds_sources_);
 }
 
 Result<bool> SpreadChunk::next_phase() {
@@ -202,7 +194,8 @@ Result<bool> SpreadChunk::next_phase() {
             phase_ = Phase::opening;
             break;
         case Phase::opening: {
-            SIDESTEP_TRY(const bool open, open_sources());
+            SIDESTEP_TRY(const bool open,
+                         sources_.empty() ? true : work_.sources().hold(sources_, holds_sources_));
             if (!open) return false;
             phase_ = begin_filling();
             break;
@@ -233,15 +226,14 @@ Result<bool> SpreadChunk::next_phase() {
     if (phase_ != Phase::ended) return true;
     if (std::exchange(holds_sources_, false)) work_.sources().let_go(sources_);
     give_slots_back();
-    if (task_ == ChunkTask::check) work_.stages.end(work_.verifying, cell_.bytes());
+    if (task_ == ChunkTask::check) work_.stages.end(SpreadStages::verifying, cell_.bytes());
     return true;
 }
 
 SpreadChunk::Phase SpreadChunk::begin_filling() {
     if (task_ == ChunkTask::check) {
-        work_.stages.begin(work_.verifying);
-        add_part(work_.reader, file_side(work_.reader), slot_side(work_.reader, Access::write), of_file_,
-                 work_.verifying, {});
+        work_.stages.begin(SpreadStages::verifying);
+        add_part(work_.reader, file_side(work_.reader), slot_side(), of_file_, SpreadStages::verifying, {});
         return Phase::filling;
     }
     if (work_.loads()) {
@@ -250,14 +242,12 @@ SpreadChunk::Phase SpreadChunk::begin_filling() {
             of_file_ = requests_of(that_wait(), read_along);
         }
         if (!work_.way.uses_slots()) return Phase::emptying;
-        add_part(work_.storage, file_side(work_.storage), slot_side(work_.storage, Access::write), of_file_,
-                 work_.filling, {});
+        add_part(work_.storage, file_side(work_.storage), slot_side(), of_file_, SpreadStages::filling, {});
         return Phase::filling;
     }
     for (std::size_t lane = 0; lane < own_.size(); ++lane) {
         const Mover& link = work_.links[lane];
-        add_part(link, work_.memory_side(link, Access::read, lane), slot_side(link, Access::write),
-                 own_[lane], work_.filling, lane);
+        add_part(link, memory_side(lane), slot_side(), own_[lane], SpreadStages::filling, lane);
     }
     return Phase::filling;
 }
@@ -300,9 +290,8 @@ void SpreadChunk::feed(bool direct) {
     const auto to = [&](std::size_t lane, const std::vector<Run>& runs) {
         if (work_.way.direct[lane] != direct) return;
         const Mover& link = work_.links[lane];
-        add_part(link, direct ? file_side(link) : slot_side(link, Access::read),
-                 work_.memory_side(link, Access::write, lane), runs, direct ? work_.filling : work_.emptying,
-                 lane);
+        add_part(link, direct ? file_side(link) : slot_side(), memory_side(lane), runs,
+                 direct ? SpreadStages::filling : SpreadStages::emptying, lane);
     };
     for (std::size_t lane = 0; lane < own_.size(); ++lane) to(lane, own_[lane]);
     for (const std::size_t owner : owners_) to(owner, shared_);
@@ -318,8 +307,7 @@ std::vector<FileRange> SpreadChunk::that_wait() const {
     };
     for (std::size_t lane = 0; lane < own_.size(); ++lane) add(lane, own_[lane]);
     for (const std::size_t owner : owners_) add(owner, shared_);
-    std::sort(ranges.begin(), ranges.end(),
-              [](const FileRange& a, const FileRange& b) { return a.begin < b.begin; });
+    std::ranges::sort(ranges, {}, &FileRange::begin);
     return ranges;
 }
 
@@ -327,8 +315,7 @@ SpreadChunk::Phase SpreadChunk::begin_emptying() {
     if (work_.loads())
         feed(false);
     else
-        add_part(work_.storage, slot_side(work_.storage, Access::read), file_side(work_.storage), of_file_,
-                 work_.emptying, {});
+        add_part(work_.storage, slot_side(), file_side(work_.storage), of_file_, SpreadStages::emptying, {});
     return Phase::emptying;
 }
 
@@ -341,8 +328,7 @@ SpreadChunk::Phase SpreadChunk::begin_handing_on() {
             const std::size_t from = owners_[group];
             if (to == from) continue;
             const Mover& peer = work_.peers[from][to];
-            add_part(peer, work_.memory_side(peer, Access::read, from),
-                     work_.memory_side(peer, Access::write, to), shared_, work_.handing_on, to);
+            add_part(peer, memory_side(from), memory_side(to), shared_, SpreadStages::handing_on, to);
         }
     return parts_.empty() ? Phase::ended : Phase::handing_on;
 }
@@ -352,8 +338,7 @@ SpreadChunk::Phase SpreadChunk::begin_fetching() {
     for (; checked_ < own_.size(); ++checked_) {
         const Mover& fetcher = work_.fetchers[checked_];
         for (const auto* runs : {&own_[checked_], &shared_})
-            add_part(fetcher, work_.fetched_side(checked_), slot_side(fetcher, Access::write, 1), *runs,
-                     work_.verifying, checked_);
+            add_part(fetcher, memory_side(checked_), slot_side(1), *runs, SpreadStages::verifying, checked_);
         if (!parts_.empty()) return Phase::fetching;
     }
     return Phase::ended;

@@ -47,7 +47,7 @@ private:
     enum class Phase { waiting, opening, filling, looking, emptying, handing_on, fetching, comparing, ended };
     struct Part {
         Move move;
-        std::size_t stage = 0;
+        SpreadStages::Number stage = SpreadStages::filling;
         std::optional<std::size_t> lane;  // of the memory at its end
         std::string where;                // its place
         bool enters = false;              // what is shared comes to its group by it
@@ -60,15 +60,24 @@ private:
     void count(Part& part);
     // False where it has to wait.
     Result<bool> next_phase();
-    Result<bool> open_sources();
     Phase begin_filling();
     Result<Phase> begin_looking();
     Phase begin_emptying();
     MoveSide file_side(const Mover& mover) const {
-        return {MoveSide::Kind::file, work_.files.registration(cell_.file, mover.backend)};
+        return {.kind = MoveSide::Kind::file,
+                .registration = work_.files.registration(cell_.file, mover.backend)};
     }
-    MoveSide slot_side(const Mover& mover, backend::Access access, std::size_t which = 0) const {
-        return work_.slot_side(mover, access, slots_[which], cell_.begin);
+    MoveSide slot_side(std::size_t which = 0) const {
+        return {MoveSide::Kind::slot,
+                work_.spread.memories.size(),
+                nullptr,
+                slots_[which] * work_.chunk,
+                work_.chunk,
+                cell_.begin};
+    }
+    // All that goes to a lane of a load goes to one memory.
+    MoveSide memory_side(std::size_t lane) const {
+        return {.memory = work_.loads() ? lane : MoveSide::of_each_run};
     }
     const char* slot_data(std::size_t which) const { return work_.ring.at(slots_[which]); }
     std::vector<FileRange> that_wait() const;
@@ -79,7 +88,7 @@ private:
     Result<Phase> begin_comparing();
     void give_slots_back();
     void add_part(const Mover& mover, const MoveSide& from, const MoveSide& to, const std::vector<Run>& runs,
-                  std::size_t stage, std::optional<std::size_t> lane);
+                  SpreadStages::Number stage, std::optional<std::size_t> lane);
     Error place_error(const Error& error, Bytes offset, const std::string& where = {}) const;
 
     SpreadWork& work_;

@@ -13,7 +13,7 @@ SpreadCursor::SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk, co
     for (std::size_t file = 0; file < files.size(); ++file)
         if (!files[file].ranges.empty()) sizes.emplace_back(files[file].bytes(), file);
     // The largest, and of equal ones the first, come last.
-    std::stable_sort(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) {
+    std::ranges::stable_sort(sizes, [](const auto& a, const auto& b) {
         return a.first != b.first ? a.first < b.first : a.second > b.second;
     });
     for (const auto& [bytes, file] : sizes) waiting_.push_back(file);
@@ -76,9 +76,8 @@ std::vector<SpreadCursor::Track> SpreadCursor::tracks_of(std::size_t file) const
 Cell SpreadCursor::take() {
     Active& active = active_[turn_];
     // Of which the largest part is left, so that all end together.
-    const auto track =
-        std::max_element(active.tracks.begin(), active.tracks.end(),
-                         [](const Track& a, const Track& b) { return a.left * b.cells < b.left * a.cells; });
+    const auto track = std::ranges::max_element(
+        active.tracks, [](const Track& a, const Track& b) { return a.left * b.cells < b.left * a.cells; });
     Stretch& stretch = track->stretches[track->next];
     Cell cell = cell_at(active.file, stretch.at);
     --track->left;

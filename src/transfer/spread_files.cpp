@@ -25,8 +25,13 @@ Bytes end_of(const SpreadFile& file) {
 }  // namespace
 
 SpreadFiles::SpreadFiles(const backend::Registry& registry, base::BlockingCalls& calls, const Spread& spread,
-                         const backend::AttachOptions& options)
-    : registry_(registry), calls_(calls), spread_(spread), options_(options), states_(spread.files.size()) {}
+                         const backend::AttachOptions& options, Note note)
+    : registry_(registry),
+      calls_(calls),
+      spread_(spread),
+      options_(options),
+      note_(std::move(note)),
+      states_(spread.files.size()) {}
 
 Result<void> SpreadFiles::inspect() {
     for (std::size_t file = 0; file < states_.size(); ++file) {
@@ -36,8 +41,7 @@ Result<void> SpreadFiles::inspect() {
                 return Error{ErrorCode::internal,
                              fmt::format("bytes {} to {} of a file are not a range that can be moved",
                                          range.begin, range.end),
-                             spread_.files[file].path,
-                             {}};
+                             spread_.files[file].path};
             before = range.end;
         }
         if (reads()) {
@@ -59,8 +63,8 @@ Result<void> SpreadFiles::inspect_source(std::size_t file) {
                      asked.path, "open it again"};
     if (found.size < end_of(asked)) {
         // The first byte that is missing, and what it belongs to.
-        const auto range = std::find_if(asked.ranges.begin(), asked.ranges.end(),
-                                        [&](const FileRange& each) { return each.end > found.size; });
+        const auto range =
+            std::ranges::find_if(asked.ranges, [&](const FileRange& each) { return each.end > found.size; });
         const Bytes missing = std::max(range->begin, found.size);
         return Error{
             ErrorCode::end_of_file,
@@ -101,7 +105,7 @@ Result<void> SpreadFiles::attach(std::size_t file) {
 }
 
 backend::Registration* SpreadFiles::registration(std::size_t file, const backend::Backend* backend) const {
-    const auto found = std::find(backends_.begin(), backends_.end(), backend);
+    const auto found = std::ranges::find(backends_, backend);
     return states_[file].open[static_cast<std::size_t>(found - backends_.begin())].get();
 }
 
@@ -152,7 +156,7 @@ Result<bool> SpreadFiles::open(std::size_t file) {
 }
 
 bool SpreadFiles::calling() const {
-    return closer_.running() || std::any_of(states_.begin(), states_.end(), [](const State& state) {
+    return closer_.running() || std::ranges::any_of(states_, [](const State& state) {
                return state.opening && state.opening->running();
            });
 }
@@ -214,7 +218,7 @@ Result<void> SpreadFiles::close(std::vector<std::size_t> files) {
 
 void SpreadFiles::gather(const State& state) {
     for (const auto& registration : state.open) {
-        for (std::string& text : registration->notes()) note(std::move(text));
+        for (std::string& text : registration->notes()) note_(std::move(text));
         if (counting_) storage_ += registration->storage_bytes();
     }
 }
@@ -230,7 +234,7 @@ Result<void> SpreadFiles::commit(const std::function<bool()>& given_up) {
         if (states_[file].open.empty()) SIDESTEP_CHECK(attach(file));
     for (; committed_ < states_.size(); ++committed_) {
         if (committed_ == 0 && given_up())
-            return Error{ErrorCode::cancelled, "nobody waits for the files any more", "spread", {}};
+            return Error{ErrorCode::cancelled, "nobody waits for the files any more", "spread"};
         State& state = states_[committed_];
         if (auto made = state.open.front()->commit(); !made) {
             Error error = made.error();
@@ -251,19 +255,12 @@ std::shared_ptr<void> SpreadFiles::take_open() {
     return open;
 }
 
-std::vector<std::string> SpreadFiles::take_notes() {
+void SpreadFiles::note_touched() const {
     for (std::size_t file = 0; file < states_.size(); ++file)
         if (states_[file].touched)
-            note(fmt::format(
+            note_(fmt::format(
                 "the mode, the owner or a link of {} changed meanwhile; its size and time of writing did not",
                 spread_.files[file].path));
-    return std::exchange(notes_, {});
-}
-
-void SpreadFiles::note(std::string text) {
-    if (notes_.size() > max_notes || std::find(notes_.begin(), notes_.end(), text) != notes_.end()) return;
-    if (notes_.size() == max_notes) text = "other files have notes too, which are left out";
-    notes_.push_back(std::move(text));
 }
 
 }  // namespace sidestep::transfer

@@ -26,9 +26,11 @@ public:
     // have got their names.
     static constexpr std::size_t max_open = 64;
 
-    // All outlive this. Of the options all but access and expected_size count.
+    using Note = std::function<void(std::string)>;
+
+    // All outlive this. Of the options all but access and expected_size count. `note` keeps what is to be said of files.
     SpreadFiles(const backend::Registry& registry, base::BlockingCalls& calls, const Spread& spread,
-                const backend::AttachOptions& options);
+                const backend::AttachOptions& options, Note note);
 
     // Targets are flushed before they get their names. Before begin().
     void sync() { options_.sync_file = true; }
@@ -61,7 +63,8 @@ public:
     // How bytes came and went, from now on left as it is.
     void end_count();
     const StorageBytes& storage() const { return storage_; }
-    std::vector<std::string> take_notes();
+    // Of those that are not what they were, though their content is.
+    void note_touched() const;
 
     // Hands over all that is open. Nothing may be in flight.
     std::shared_ptr<void> take_open();
@@ -83,16 +86,15 @@ private:
     void open_ahead(std::size_t file);
     Result<void> close(std::vector<std::size_t> files);
     void gather(const State& state);
-    void note(std::string text);
     bool reads() const { return spread_.direction == SpreadDirection::to_memory; }
 
-    static constexpr std::size_t max_notes = 16;
     static constexpr std::size_t files_ahead = 8;
 
     const backend::Registry& registry_;
     base::BlockingCalls& calls_;
     const Spread& spread_;
     backend::AttachOptions options_;
+    const Note note_;
     std::vector<backend::Backend*> backends_;
     std::vector<State> states_;
     std::vector<std::size_t> finished_;
@@ -101,7 +103,6 @@ private:
     std::size_t committed_ = 0;
     bool counting_ = true;
     StorageBytes storage_;
-    std::vector<std::string> notes_;
     base::BlockingCall closer_;
     bool closing_ = false;
 };

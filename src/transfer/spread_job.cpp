@@ -40,7 +40,8 @@ public:
         : Movement(machine, options, nullptr,
                    {moved.direction == SpreadDirection::to_memory ? "the load" : "the save", "moved"}),
           spread_(std::move(moved)),
-          files_(machine.registry, machine.calls, spread_, file_options()) {
+          files_(machine.registry, machine.calls, spread_, file_options(),
+                 [this](std::string text) { note(std::move(text)); }) {
         asks_files_or_others_ = true;
         writes_files_ = spread_.direction == SpreadDirection::to_file;
     }
@@ -95,7 +96,8 @@ private:
             return error;
         }
         if (!closing) return {};
-        SIDESTEP_TRY(receipt_.notes, closing->after_names());
+        SIDESTEP_TRY(auto notes, closing->after_names());
+        for (std::string& text : notes) note(std::move(text));
         return {};
     }
 
@@ -114,9 +116,7 @@ private:
         receipt_.lane_failures.resize(receipt_.route->lanes.size());
         receipt_.storage = files_.storage();
         receipt_.stages = work_->stages.stages();
-        std::vector<std::string> notes = files_.take_notes();
-        notes.insert(notes.end(), receipt_.notes.begin(), receipt_.notes.end());
-        receipt_.notes = std::move(notes);
+        files_.note_touched();
         return std::move(receipt_);
     }
 
@@ -142,8 +142,7 @@ private:
         }
         if (work_->loads() || spread_.files.empty()) return {};
         backend::Backend* const writer = writer_of(machine_.registry);
-        if (writer == nullptr)
-            return Error{ErrorCode::unsupported, "no backend writes files here", "spread", {}};
+        if (writer == nullptr) return Error{ErrorCode::unsupported, "no backend writes files here", "spread"};
         files_.begin({writer});
         return {};
     }
@@ -153,18 +152,18 @@ private:
             std::ranges::any_of(spread_.memories, [](const Buffer& one) { return one.place().is_gpu(); });
         SpreadStages& stages = work_->stages;
         if (work_->loads()) {
-            work_->filling = stages.add("read");
-            work_->emptying =
-                work_->way.uses_slots() ? stages.add(gpus ? "host to GPU" : "host to host") : work_->filling;
+            stages.name(SpreadStages::filling, "read");
+            if (work_->way.uses_slots())
+                stages.name(SpreadStages::emptying, gpus ? "host to GPU" : "host to host");
             if (std::ranges::any_of(work_->way.groups, [](const auto& group) { return group.size() > 1; }))
-                work_->handing_on = stages.add("GPU to GPU");
+                stages.name(SpreadStages::handing_on, "GPU to GPU");
         } else {
             const bool reads = std::ranges::any_of(spread_.memories,
                                                    [](const Buffer& one) { return one.place().is_file(); });
-            work_->filling = stages.add(gpus ? "GPU to host" : reads ? "read" : "host to host");
-            work_->emptying = stages.add("write");
+            stages.name(SpreadStages::filling, gpus ? "GPU to host" : reads ? "read" : "host to host");
+            stages.name(SpreadStages::emptying, "write");
         }
-        if (options_.verify) work_->verifying = stages.add("verify");
+        if (options_.verify) stages.name(SpreadStages::verifying, "verify");
     }
 
     // Every byte is to be moved, or read again.
@@ -232,7 +231,7 @@ private:
     bool enough_filling() const {
         if (!work_->loads() || state_ == State::verifying || !work_->way.uses_slots()) return false;
         const auto filling =
-            std::count_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->filling(); });
+            std::ranges::count_if(chunks_, [](const auto& chunk) { return chunk->filling(); });
         return static_cast<std::size_t>(filling) >= max_filling_;
     }
 

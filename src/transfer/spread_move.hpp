@@ -1,8 +1,9 @@
-// Runs of a chunk on their way between two registrations.
+// Runs of a chunk on their way between two sides, each a file, a slot or memories.
 #pragma once
 
 #include <algorithm>
 #include <list>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,21 +13,40 @@
 
 namespace sidestep::transfer {
 
+// The memories of a spread, and its ring of slots, as they are attached.
+struct AttachedMemory {
+    // A few for each.
+    struct One {
+        backend::Backend* backend = nullptr;
+        backend::Access access = backend::Access::read;
+        std::unique_ptr<backend::Registration> registration;
+    };
+
+    // Null where it is not attached so.
+    backend::Registration* find(std::size_t which, const backend::Backend* backend,
+                                backend::Access access) const {
+        for (const One& one : all[which])
+            if (one.backend == backend && one.access == access) return one.registration.get();
+        return nullptr;
+    }
+
+    std::vector<std::vector<One>> all;  // by memory; the ring comes after them
+};
+
 // One side of a move, and where a run lies there.
 struct MoveSide {
     enum class Kind { file, slot, memory };
+    static constexpr std::size_t of_each_run = ~std::size_t{0};
+
     Kind kind = Kind::memory;
-    backend::Registration* registration = nullptr;
-    const std::vector<backend::Registration*>* by_memory = nullptr;  // instead: that of each run's memory
+    std::size_t memory = of_each_run;               // as AttachedMemory counts: the one that all runs move by
+    backend::Registration* registration = nullptr;  // of a file
     // Slots: where the chunk's room begins in the ring, its size, and which byte of the file lies at its
     // beginning.
     Bytes slot_begin = 0;
     Bytes slot_size = 0;
     Bytes cell_begin = 0;
 
-    backend::Registration* of(const Run& run) const {
-        return by_memory != nullptr ? (*by_memory)[run.memory] : registration;
-    }
     Bytes offset_of(const Run& run) const {
         if (kind == Kind::file) return run.file_offset;
         return kind == Kind::memory ? run.memory_offset : slot_begin + (run.file_offset - cell_begin);
@@ -37,10 +57,10 @@ struct MoveSide {
 // a time; must be idle before it is destroyed.
 class Move {
 public:
-    // `owner`, `mover` and `runs` outlive the move; no run is empty.
-    Move(backend::PieceOwner& owner, const Mover& mover, const MoveSide& from, const MoveSide& to,
-         std::span<const Run> runs)
-        : owner_(owner), mover_(mover), from_(from), to_(to), runs_(runs) {
+    // `owner`, `mover`, `attached` and `runs` outlive the move; no run is empty. All memory is attached to the mover.
+    Move(backend::PieceOwner& owner, const Mover& mover, const AttachedMemory& attached, const MoveSide& from,
+         const MoveSide& to, std::span<const Run> runs)
+        : owner_(owner), mover_(mover), attached_(attached), from_(from), to_(to), runs_(runs) {
         for (const Run& run : runs) bytes_ += run.size;
     }
 
@@ -115,12 +135,18 @@ private:
         return {};
     }
 
+    backend::Registration* of(const MoveSide& side, const Run& run, backend::Access access) const {
+        if (side.kind == MoveSide::Kind::file) return side.registration;
+        const std::size_t which = side.memory != MoveSide::of_each_run ? side.memory : run.memory;
+        return attached_.find(which, mover_.backend, access);
+    }
+
     backend::Piece piece_of(std::size_t run) const {
         const Run& moved = runs_[run];
         backend::Piece piece;
-        piece.from = from_.of(moved);
+        piece.from = of(from_, moved, backend::Access::read);
         piece.from_offset = from_.offset_of(moved);
-        piece.to = to_.of(moved);
+        piece.to = of(to_, moved, backend::Access::write);
         piece.to_offset = to_.offset_of(moved);
         piece.size = moved.size;
         piece.capability = mover_.capability;
@@ -138,6 +164,7 @@ private:
 
     backend::PieceOwner& owner_;
     const Mover& mover_;
+    const AttachedMemory& attached_;
     const MoveSide from_;
     const MoveSide to_;
     const std::span<const Run> runs_;

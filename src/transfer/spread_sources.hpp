@@ -3,12 +3,11 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <utility>
 #include <vector>
 
-#include "backend/backend.hpp"
 #include "base/blocking_calls.hpp"
+#include "transfer/spread_move.hpp"
 
 namespace sidestep::transfer {
 
@@ -19,42 +18,31 @@ public:
     // More only where one chunk needs them.
     static constexpr std::size_t max_open = 64;
 
-    // Of one memory; null: none. `fetched` is for verification.
-    struct Open {
-        std::shared_ptr<backend::Registration> linked, fetched;
-    };
+    using Open = std::vector<AttachedMemory::One>;
     // May block; called on another thread.
     using Attach = std::function<Result<Open>(std::size_t memory)>;
 
-    SpreadSources(base::BlockingCalls& calls, std::size_t memories, Attach attach);
-
-    // One that needs no opening; the caller keeps both.
-    void set(std::size_t memory, backend::Registration* linked, backend::Registration* fetched);
+    // What is opened is found in `attached`; what is there before needs no opening. Both outlive this.
+    SpreadSources(base::BlockingCalls& calls, AttachedMemory& attached, Attach attach)
+        : calls_(calls), attached_(attached), attach_(std::move(attach)), holders_(attached.all.size()) {}
 
     // Whether these are open. While they are not they are being opened, or wait until others are let go. `held` is the
     // caller's, false at first; once it is true they stay until let_go().
     Result<bool> hold(const std::vector<std::size_t>& memories, bool& held);
     void let_go(const std::vector<std::size_t>& memories);
 
-    // By memory; null for those that are not open.
-    const std::vector<backend::Registration*>& linked() const { return linked_; }
-    const std::vector<backend::Registration*>& fetched() const { return fetched_; }
-
     // This object has to stay meanwhile.
     bool calling() const { return call_.running(); }
 
 private:
     void close_others(std::size_t wanted);
-    void open(std::vector<std::size_t> memories);
 
     base::BlockingCalls& calls_;
+    AttachedMemory& attached_;
     const Attach attach_;
-    std::vector<Open> open_;
     std::vector<std::size_t> holders_;  // by memory
-    std::vector<backend::Registration*> linked_;
-    std::vector<backend::Registration*> fetched_;
-    std::vector<std::size_t> order_;  // of those that were opened, the first of them first
-    std::vector<Open> closed_;        // to be destroyed by the next call; while it is running, its
+    std::vector<std::size_t> order_;    // of those that were opened, the first of them first
+    std::vector<Open> closed_;          // to be destroyed by the next call; while it is running, its
     std::vector<std::pair<std::size_t, Open>> new_;  // the same of what it opened
     base::BlockingCall call_;
 };

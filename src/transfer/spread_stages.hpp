@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -15,31 +16,33 @@ namespace sidestep::transfer {
 // limit. One thread at a time.
 class SpreadStages {
 public:
-    // Answers the stage's number.
-    std::size_t add(std::string name) {
-        stages_.push_back({std::move(name), 0, 0, 0});
-        in_flight_.push_back(0);
-        return stages_.size() - 1;
-    }
-    void begin(std::size_t stage) {
+    // What fills slots, or memories that storage reaches itself; what empties slots; GPU to GPU; verification.
+    enum Number : std::size_t { filling, emptying, handing_on, verifying };
+
+    // One without a name is not reported.
+    void name(Number stage, std::string name) { stages_[stage].name = std::move(name); }
+    void begin(Number stage) {
         tick();
         ++in_flight_[stage];
     }
     // What began has ended; that many bytes of it arrived.
-    void end(std::size_t stage, Bytes bytes) {
+    void end(Number stage, Bytes bytes) {
         tick();
         --in_flight_[stage];
         stages_[stage].bytes += bytes;
     }
-    const std::vector<Stage>& stages() const { return stages_; }
+    std::vector<Stage> stages() const {
+        std::vector<Stage> named(stages_.begin(), stages_.end());
+        std::erase_if(named, [](const Stage& stage) { return stage.name.empty(); });
+        return named;
+    }
 
 private:
     using Clock = std::chrono::steady_clock;
     void tick() {
         const auto now = Clock::now();
         const double seconds = std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-        const auto busy =
-            std::count_if(in_flight_.begin(), in_flight_.end(), [](int count) { return count > 0; });
+        const auto busy = std::ranges::count_if(in_flight_, [](int count) { return count > 0; });
         for (std::size_t i = 0; i < stages_.size(); ++i) {
             if (in_flight_[i] == 0) continue;
             stages_[i].busy_seconds += seconds;
@@ -47,8 +50,8 @@ private:
         }
     }
 
-    std::vector<Stage> stages_;
-    std::vector<int> in_flight_;
+    std::array<Stage, 4> stages_;
+    std::array<int, 4> in_flight_{};
     Clock::time_point last_ = Clock::now();
 };
 

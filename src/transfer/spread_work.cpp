@@ -1,6 +1,5 @@
 #include "transfer/spread_work.hpp"
 
-#include <algorithm>
 #include <bit>
 
 #include <fmt/format.h>
@@ -139,13 +138,9 @@ Result<void> SpreadWork::check_memory(const Buffer& memory) const {
                      fmt::format("{} is not memory that files are spread over", place.to_string()),
                      memory.to_string(), "use gpu and host places"};
     SIDESTEP_CHECK(source ? check_place(machine_.topology, place) : check_here(machine_.topology, place));
-    if (memory.size() == Buffer::whole || (!source && memory.address() == nullptr && memory.size() > 0))
-        return Error{
-            ErrorCode::invalid_argument, "memory needs an address and a size", memory.to_string(), {}};
-    if (loads() && memory.read_only())
-        return Error{ErrorCode::invalid_argument, "the target is read-only", memory.to_string(),
-                     "give it as non-const memory"};
-    return {};
+    if (memory.size() == Buffer::whole)
+        return Error{ErrorCode::invalid_argument, "memory needs a size", memory.to_string()};
+    return check_buffer(memory, loads());
 }
 
 // What the memories are, and their lanes; not whether each run fits, which is asked chunk by chunk.
@@ -165,7 +160,7 @@ Result<void> SpreadWork::look_at_memories() {
             return end == other ||
                    (end.place.is_file() && other.place.is_file() && end.place.node() == other.place.node());
         };
-        const auto known = loads() ? ends.end() : std::find_if(ends.begin(), ends.end(), alike);
+        const auto known = loads() ? ends.end() : std::ranges::find_if(ends, alike);
         lane_of_.push_back(static_cast<std::size_t>(known - ends.begin()));
         if (known == ends.end()) ends.push_back(end);
     }
@@ -174,7 +169,7 @@ Result<void> SpreadWork::look_at_memories() {
 
 Result<void> SpreadWork::plan() {
     if (spread.memories.empty())
-        return Error{ErrorCode::invalid_argument, "there are bytes to move, and no memory", "spread", {}};
+        return Error{ErrorCode::invalid_argument, "there are bytes to move, and no memory", "spread"};
     route::FanOutRequest request;
     request.file = spread.files.front().buffer().place();
     request.bytes = bytes.files;
@@ -254,9 +249,10 @@ Result<void> SpreadWork::attach_all() {
     const std::size_t the_ring = spread.memories.size();
     const Access of_ring = loads() ? Access::read : Access::write;
     const Access of_memory = loads() ? Access::write : Access::read;
+    attached_.all.resize(the_ring + 1);
     if (!loads())
         reading_ = std::make_unique<SpreadSources>(
-            machine_.calls, the_ring, [this](std::size_t memory) { return open_source(memory); });
+            machine_.calls, attached_, [this](std::size_t memory) { return open_source(memory); });
     if (way.uses_slots()) SIDESTEP_CHECK(attach(storage, of_memory, the_ring));
     for (std::size_t lane = 0; lane < lanes(); ++lane)
         if (!way.direct[lane]) SIDESTEP_CHECK(attach(links[lane], of_ring, the_ring));
@@ -264,12 +260,8 @@ Result<void> SpreadWork::attach_all() {
     if (options_.verify) SIDESTEP_CHECK(attach(reader, Access::write, the_ring));
     for (std::size_t memory = 0; memory < the_ring; ++memory) {
         if (sources_.contains(memory)) continue;  // opened when a chunk comes to it
-        SIDESTEP_TRY(backend::Registration * linked, attach(links[lane_of_[memory]], of_memory, memory));
-        backend::Registration* fetched = nullptr;
-        if (options_.verify) {
-            SIDESTEP_TRY(fetched, attach(fetchers[lane_of_[memory]], Access::read, memory));
-        }
-        if (!loads()) reading_->set(memory, linked, fetched);
+        SIDESTEP_CHECK(attach(links[lane_of_[memory]], of_memory, memory));
+        if (options_.verify) SIDESTEP_CHECK(attach(fetchers[lane_of_[memory]], Access::read, memory));
     }
     for (const auto& group : way.groups)
         for (std::size_t from : group)
@@ -283,16 +275,12 @@ Result<void> SpreadWork::attach_all() {
 
 Result<SpreadSources::Open> SpreadWork::open_source(std::size_t memory) const {
     const std::size_t lane = lane_of_[memory];
-    const auto options = options_for(Access::read, memory);
-    const auto open = [&](const Mover& mover) {
-        return mover.backend->attach(spread.memories[memory], options);
-    };
+    std::vector<backend::Backend*> readers{links[lane].backend};
+    if (options_.verify && fetchers[lane].backend != readers[0]) readers.push_back(fetchers[lane].backend);
     SpreadSources::Open opened;
-    SIDESTEP_TRY(opened.linked, open(links[lane]));
-    if (!options_.verify) return opened;
-    opened.fetched = opened.linked;
-    if (fetchers[lane].backend != links[lane].backend) {
-        SIDESTEP_TRY(opened.fetched, open(fetchers[lane]));
+    for (backend::Backend* by : readers) {
+        SIDESTEP_TRY(auto made, by->attach(spread.memories[memory], options_for(Access::read, memory)));
+        opened.push_back({by, Access::read, std::move(made)});
     }
     return opened;
 }
@@ -307,11 +295,12 @@ backend::AttachOptions SpreadWork::options_for(Access access, std::size_t which)
     return options;
 }
 
-Result<backend::Registration*> SpreadWork::attach(const Mover& mover, Access access, std::size_t which) {
-    if (backend::Registration* known = find(mover, access, which)) return known;
+Result<void> SpreadWork::attach(const Mover& mover, Access access, std::size_t which) {
+    if (attached_.find(which, mover.backend, access) != nullptr) return {};
     const Buffer& buffer = which < spread.memories.size() ? spread.memories[which] : ring.lease.buffer();
     SIDESTEP_TRY(auto registration, mover.backend->attach(buffer, options_for(access, which)));
-    return (attached_[{mover.backend, access, which}] = std::move(registration)).get();
+    attached_.all[which].push_back({mover.backend, access, std::move(registration)});
+    return {};
 }
 
 // No file that is read is one that is written.
@@ -337,39 +326,17 @@ Result<void> SpreadWork::check_sources() const {
     return {};
 }
 
-backend::Registration* SpreadWork::find(const Mover& mover, Access access, std::size_t which) const {
-    const auto found = attached_.find({mover.backend, access, which});
-    return found != attached_.end() ? found->second.get() : nullptr;
-}
-
 std::vector<backend::Backend*> SpreadWork::file_backends() const {
     std::vector<backend::Backend*> backends;
     if (way.uses_slots()) backends.push_back(storage.backend);
     for (std::size_t lane = 0; lane < lanes(); ++lane)
-        if (way.direct[lane] &&
-            std::find(backends.begin(), backends.end(), links[lane].backend) == backends.end())
+        if (way.direct[lane] && std::ranges::find(backends, links[lane].backend) == backends.end())
             backends.push_back(links[lane].backend);
     return backends;
 }
 
-MoveSide SpreadWork::memory_side(const Mover& mover, Access access, std::size_t lane) const {
-    MoveSide side;
-    side.kind = MoveSide::Kind::memory;
-    if (loads())
-        side.registration = find(mover, access, lane);
-    else
-        side.by_memory = &reading_->linked();
-    return side;
-}
-
-MoveSide SpreadWork::fetched_side(std::size_t lane) const {
-    MoveSide side = memory_side(fetchers[lane], Access::read, lane);
-    if (!loads()) side.by_memory = &reading_->fetched();
-    return side;
-}
-
 std::size_t SpreadWork::owner_of(const std::vector<std::size_t>& group) const {
-    return *std::min_element(group.begin(), group.end(), [&](std::size_t a, std::size_t b) {
+    return *std::ranges::min_element(group, [&](std::size_t a, std::size_t b) {
         if (way.direct[a] != way.direct[b]) return static_cast<bool>(way.direct[a]);
         const Share& x = shares_[a];
         const Share& y = shares_[b];

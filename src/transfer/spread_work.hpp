@@ -9,8 +9,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <optional>
-#include <tuple>
 #include <vector>
 
 #include "base/workers.hpp"
@@ -40,22 +38,11 @@ public:
     std::vector<backend::Backend*> file_backends() const;
     // To files: those that are read for them, and memory.
     SpreadSources& sources() { return *reading_; }
+    const AttachedMemory& attached() const { return attached_; }
     // It is opening some: this object has to stay meanwhile.
     bool calling() const { return reading_ && reading_->calling(); }
     // To files: whether what is read for them is what it was in the beginning. May block.
     Result<void> check_sources() const;
-
-    // The side of a move by that engine, which was attached for that access.
-    MoveSide slot_side(const Mover& mover, backend::Access access, std::size_t slot, Bytes cell_begin) const {
-        return {MoveSide::Kind::slot,
-                find(mover, access, spread.memories.size()),
-                nullptr,
-                slot * chunk,
-                chunk,
-                cell_begin};
-    }
-    MoveSide memory_side(const Mover& mover, backend::Access access, std::size_t lane) const;
-    MoveSide fetched_side(std::size_t lane) const;  // of verification
 
     // Of a group, the place with the least bytes on the way to it; of equal ones the one that carried least. One that storage
     // reaches, where there is one.
@@ -73,11 +60,6 @@ public:
     // Look at bytes while those who drive the spread go on.
     base::Workers workers{{std::min<std::size_t>(usable_processors(), 8)}, "spread"};
     SpreadStages stages;
-    // Numbers of the stages: what fills slots, what empties them, GPU to GPU, verification.
-    std::size_t filling = 0;
-    std::size_t emptying = 0;
-    std::size_t handing_on = ~std::size_t{0};
-    std::size_t verifying = 0;
     std::vector<Bytes> arrived;  // by lane: that reached it, or left it
 
     // Constant once prepared.
@@ -99,8 +81,6 @@ public:
     SlotRing ring;
 
 private:
-    // The last one says which memory; the ring comes after them.
-    using Key = std::tuple<backend::Backend*, backend::Access, std::size_t>;
     struct Share {
         Bytes outstanding = 0;
         Bytes carried = 0;
@@ -116,16 +96,15 @@ private:
     Result<void> attach_all();
     backend::AttachOptions options_for(backend::Access access, std::size_t which) const;
     Result<SpreadSources::Open> open_source(std::size_t memory) const;
-    Result<backend::Registration*> attach(const Mover& mover, backend::Access access, std::size_t which);
-    backend::Registration* find(const Mover& mover, backend::Access access, std::size_t which) const;
+    Result<void> attach(const Mover& mover, backend::Access access, std::size_t which);
 
     Machine& machine_;
     const CopyOptions options_;
     std::vector<std::size_t> lane_of_;                     // by memory
     std::map<std::size_t, backend::Description> sources_;  // by memory: files that are read
     std::vector<HostLinkTraffic::Use> traffic_;
-    std::map<Key, std::unique_ptr<backend::Registration>> attached_;  // after the ring: gone before it
-    std::unique_ptr<SpreadSources> reading_;                          // of to_file
+    AttachedMemory attached_;                 // after the ring: gone before it
+    std::unique_ptr<SpreadSources> reading_;  // of to_file
     std::vector<Share> shares_;
 };
 

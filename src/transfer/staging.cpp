@@ -22,6 +22,12 @@ std::vector<MemoryKind> kinds_to_try(const Place& place, MemoryKind kind) {
     return {MemoryKind::pinned, MemoryKind::pageable};
 }
 
+Bytes bytes_of(const std::vector<std::shared_ptr<Slab>>& slabs) {
+    Bytes bytes = 0;
+    for (const auto& slab : slabs) bytes += slab->buffer().size();
+    return bytes;
+}
+
 // No machine has as much. A larger request fails in the allocation itself.
 constexpr Bytes max_sensible = Bytes{1} << 60;
 
@@ -40,8 +46,7 @@ Result<Allocation> allocate(const backend::Registry& registry, const Place& plac
 
     Error error{ErrorCode::unsupported,
                 fmt::format("no backend allocates {} memory at {}", to_string(kind), place.to_string()),
-                "allocate",
-                {}};
+                "allocate"};
     if (!place.is_host()) error.hint = why_out_of_reach(registry, place);
     return error;
 }
@@ -74,8 +79,9 @@ void StagingLease::GiveBack::operator()(Lent* lent) const noexcept {
 
 Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, Bytes bytes) {
     free_unused();
-    if (place.is_gpu()) return acquire_relay(place, kind, bytes);
-    if (bytes > max_sensible) return own_block(place, kind, bytes);
+    if (bytes > max_sensible) return allocate(registry_, place, bytes, kind).error();
+    if (place.is_gpu())
+        return own_block(place, kind, base::round_up(std::max<Bytes>(bytes, 1), Slab::smallest_piece));
     const Bytes size = std::max(std::bit_ceil(bytes), Slab::smallest_piece);
     if (kind != MemoryKind::pinned) return own_block(place, kind, size);
     if (auto piece = take_piece(place, size)) return std::move(*piece);
@@ -88,41 +94,32 @@ Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, B
     return own_block(place, kind, size);
 }
 
-Result<StagingLease> StagingPool::acquire_relay(const Place& place, MemoryKind kind, Bytes bytes) {
-    if (bytes > max_sensible) return allocate(registry_, place, bytes, kind).error();
-    const Bytes size = base::round_up(std::max<Bytes>(bytes, 1), Slab::smallest_piece);
-    const int gpu = place.index();
+Result<StagingLease> StagingPool::own_block(const Place& place, MemoryKind kind, Bytes size) {
+    Relay* relay = nullptr;
     {
         std::lock_guard lock(mutex_);
-        Relay& relay = relays_[gpu];
-        const Bytes room = relay.limit - std::min(relay.limit, relay.leased);
+        if (place.is_gpu()) relay = &relays_[place.index()];
+        const Bytes room = relay != nullptr ? relay->room() : size;
         if (size > room)
             return Error{ErrorCode::out_of_memory,
-                         fmt::format("{} of gpu:{}'s memory were asked for as a relay, {} of its {} are left",
-                                     format_bytes(size), gpu, format_bytes(room), format_bytes(relay.limit)),
+                         fmt::format("{} of {}'s memory were asked for as a relay, {} of its {} are left",
+                                     format_bytes(size), place.to_string(), format_bytes(room),
+                                     format_bytes(relay->limit)),
                          place.to_string(),
                          "raise the bound: Context::set_relay_memory, SIDESTEP_RELAY_MEMORY"};
         if (auto block = take_idle(place, kind, size, std::min(2 * size, room)))
             return lease_of(place, std::move(*block));
-        drop_idle_relays(gpu, room - size);
-        relay.leased += size;
+        if (relay != nullptr) {
+            drop_idle(place.index(), room - size);
+            relay->leased += size;
+        }
     }
-    free_unused();  // what had to make room
+    if (relay != nullptr) free_unused();  // what had to make room
     auto block = allocate(registry_, place, size, kind);
     std::lock_guard lock(mutex_);
-    relays_[gpu].leased -= size;
+    if (relay != nullptr) relay->leased -= size;
     if (!block) return block.error();
     return lease_of(place, std::move(*block));
-}
-
-Result<StagingLease> StagingPool::own_block(const Place& place, MemoryKind kind, Bytes size) {
-    {
-        std::lock_guard lock(mutex_);
-        if (auto block = take_idle(place, kind, size, size)) return lease_of(place, std::move(*block));
-    }
-    SIDESTEP_TRY(Allocation block, allocate(registry_, place, size, kind));
-    std::lock_guard lock(mutex_);
-    return lease_of(place, std::move(block));
 }
 
 StagingLease StagingPool::lease_of(const Place& asked, Allocation block) {
@@ -135,7 +132,7 @@ StagingLease StagingPool::lease_of(const Place& asked, Allocation block) {
 
 std::optional<StagingLease> StagingPool::take_piece(const Place& place, Bytes size) {
     std::lock_guard lock(mutex_);
-    for (const auto& slab : node_of(place).slabs) {
+    for (const auto& slab : slabs_[place]) {
         const auto offset = slab->take(size);
         if (!offset) continue;
         StagingLease lease;
@@ -152,7 +149,7 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     Bytes bytes = 0;
     {
         std::lock_guard lock(mutex_);
-        const Bytes there = node_of(place).bytes;
+        const Bytes there = bytes_of(slabs_[place]);
         const Bytes room = pinned_bound_ - std::min(pinned_bound_, there);
         bytes = std::max(size, std::clamp(std::bit_floor(there), first_slab, largest_slab));
         bytes = std::min(bytes, std::bit_floor(room));
@@ -166,33 +163,21 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     }
     auto slab = std::make_shared<Slab>(std::move(*memory));
     std::lock_guard lock(mutex_);
-    Node& node = node_of(place);
-    node.bytes += bytes;
-    node.slabs.push_back(std::move(slab));
+    slabs_[place].push_back(std::move(slab));
     base::log(base::LogLevel::info,
               fmt::format("the pinned pool of {} has {} of at most {}", place.to_string(),
-                          format_bytes(node.bytes), format_bytes(pinned_bound_)));
+                          format_bytes(bytes_of(slabs_[place])), format_bytes(pinned_bound_)));
     return true;
 }
 
 void StagingPool::give_back(StagingLease::Lent& lent) noexcept {
     std::lock_guard lock(mutex_);
     if (lent.slab) return lent.slab->give_back(lent.offset, lent.size);
-    const Bytes size = lent.block.size();
     const Place& asked = lent.asked;
-    const bool relay = asked.is_gpu();
-    if (relay) {
-        relays_[asked.index()].leased -= size;
-        relays_[asked.index()].idle += size;
-    }
-    idle_bytes_ += size;
+    if (asked.is_gpu()) relays_[asked.index()].leased -= lent.block.size();
     idle_.push_back({asked, std::move(lent.block)});
-    if (relay) {
-        const Relay& state = relays_[asked.index()];
-        drop_idle_relays(asked.index(), state.limit - std::min(state.limit, state.leased));
-    }
-    // The oldest go first: their sizes are no longer in use.
-    while (idle_bytes_ > max_idle) drop_idle(idle_.begin());
+    if (asked.is_gpu()) drop_idle(asked.index(), relays_[asked.index()].room());
+    drop_idle(std::nullopt, max_idle);
 }
 
 void StagingPool::set_pinned_bound(Bytes bytes) {
@@ -203,7 +188,7 @@ void StagingPool::set_pinned_bound(Bytes bytes) {
 Bytes StagingPool::pinned_bytes() const {
     std::lock_guard lock(mutex_);
     Bytes bytes = 0;
-    for (const auto& node : nodes_) bytes += node->bytes;
+    for (const auto& [place, slabs] : slabs_) bytes += bytes_of(slabs);
     return bytes;
 }
 
@@ -212,7 +197,7 @@ void StagingPool::set_relay_limit(int gpu, Bytes bytes) {
         std::lock_guard lock(mutex_);
         Relay& relay = relays_[gpu];
         relay.limit = bytes;
-        drop_idle_relays(gpu, relay.limit - std::min(relay.limit, relay.leased));
+        drop_idle(gpu, relay.room());
     }
     free_unused();
 }
@@ -233,11 +218,13 @@ std::vector<Bytes> StagingPool::relay_limits() const {
 
 Bytes StagingPool::relay_bytes(int gpu) const {
     std::lock_guard lock(mutex_);
-    Bytes bytes = 0;
-    for (const Allocation& block : to_free_)
+    const auto found = relays_.find(gpu);
+    Bytes bytes = found != relays_.end() ? found->second.leased : 0;
+    const auto add = [&](const Allocation& block) {
         if (block.place().is_gpu() && block.place().index() == gpu) bytes += block.size();
-    if (const auto found = relays_.find(gpu); found != relays_.end())
-        bytes += found->second.leased + found->second.idle;
+    };
+    for (const Allocation& block : to_free_) add(block);
+    for (const Idle& idle : idle_) add(idle.block);
     return bytes;
 }
 
@@ -247,14 +234,6 @@ void StagingPool::free_unused() {
     freed.swap(to_free_);
 }
 
-StagingPool::Node& StagingPool::node_of(const Place& place) {
-    for (const auto& node : nodes_)
-        if (node->place == place) return *node;
-    nodes_.push_back(std::make_unique<Node>());
-    nodes_.back()->place = place;
-    return *nodes_.back();
-}
-
 std::optional<Allocation> StagingPool::take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max) {
     const auto fit = std::find_if(idle_.begin(), idle_.end(), [&](const Idle& idle) {
         const Bytes size = idle.block.size();
@@ -262,25 +241,23 @@ std::optional<Allocation> StagingPool::take_idle(const Place& place, MemoryKind 
     });
     if (fit == idle_.end()) return std::nullopt;
     Allocation block = std::move(fit->block);
-    if (place.is_gpu()) relays_[place.index()].idle -= block.size();
-    idle_bytes_ -= block.size();
     idle_.erase(fit);
     return block;
 }
 
-std::vector<StagingPool::Idle>::iterator StagingPool::drop_idle(std::vector<Idle>::iterator idle) {
-    const Bytes size = idle->block.size();
-    if (idle->asked.is_gpu()) relays_[idle->asked.index()].idle -= size;
-    idle_bytes_ -= size;
-    to_free_.push_back(std::move(idle->block));
-    return idle_.erase(idle);
-}
-
-// Oldest first, until no more than `max` bytes of the GPU lie idle.
-void StagingPool::drop_idle_relays(int gpu, Bytes max) {
-    const Relay& relay = relays_[gpu];
-    for (auto idle = idle_.begin(); idle != idle_.end() && relay.idle > max;)
-        idle = idle->asked.is_gpu() && idle->asked.index() == gpu ? drop_idle(idle) : std::next(idle);
+// The oldest first, whose sizes are no longer in use, until no more than `max` bytes of the GPU, or of all places, lie idle.
+void StagingPool::drop_idle(std::optional<int> gpu, Bytes max) {
+    const auto meant = [gpu](const Idle& idle) {
+        return !gpu || (idle.asked.is_gpu() && idle.asked.index() == *gpu);
+    };
+    Bytes bytes = 0;
+    for (const Idle& idle : idle_) bytes += meant(idle) ? idle.block.size() : 0;
+    std::erase_if(idle_, [&](Idle& idle) {
+        if (bytes <= max || !meant(idle)) return false;
+        bytes -= idle.block.size();
+        to_free_.push_back(std::move(idle.block));
+        return true;
+    });
 }
 
 }  // namespace sidestep::transfer

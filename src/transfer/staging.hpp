@@ -91,42 +91,33 @@ private:
         Place asked;
         Allocation block;
     };
-    struct Node {
-        Place place;
-        Bytes bytes = 0;  // of its slabs
-        std::vector<std::shared_ptr<Slab>> slabs;
-    };
     struct Relay {
         Bytes limit = default_relay_limit;
         Bytes leased = 0;
-        Bytes idle = 0;
+        Bytes room() const { return limit - std::min(limit, leased); }
     };
     static constexpr Bytes first_slab = Bytes{32} << 20;
     static constexpr Bytes largest_slab = Bytes{256} << 20;
     // Idle blocks of their own beyond this total, over all places, are freed.
     static constexpr Bytes max_idle = Bytes{512} << 20;
 
-    Result<StagingLease> acquire_relay(const Place& place, MemoryKind kind, Bytes bytes);
     Result<StagingLease> own_block(const Place& place, MemoryKind kind, Bytes size);
     std::optional<StagingLease> take_piece(const Place& place, Bytes size);
     bool grow(const Place& place, Bytes size);
 
     // With the mutex held.
     StagingLease lease_of(const Place& asked, Allocation block);
-    Node& node_of(const Place& place);
     std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max);
-    std::vector<Idle>::iterator drop_idle(std::vector<Idle>::iterator idle);
-    void drop_idle_relays(int gpu, Bytes max);
+    void drop_idle(std::optional<int> gpu, Bytes max);
 
     const backend::Registry& registry_;
     const int gpus_;
     std::mutex growing_;        // held while a slab is pinned, so that callers in the meantime share it
     mutable std::mutex mutex_;  // guards what follows
     Bytes pinned_bound_ = 0;
-    std::vector<std::unique_ptr<Node>> nodes_;
-    std::map<int, Relay> relays_;  // by GPU
-    std::vector<Idle> idle_;
-    Bytes idle_bytes_ = 0;
+    std::map<Place, std::vector<std::shared_ptr<Slab>>> slabs_;  // by node
+    std::map<int, Relay> relays_;                                // by GPU
+    std::vector<Idle> idle_;                                     // given back last: last
     std::vector<Allocation> to_free_;
 };
 

@@ -22,17 +22,13 @@ void GateRecord::pass() {
     before_.reset();
 }
 
-void GateRecord::fail(const Error& error) {
+void GateRecord::fail(const Error* error) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::waits) return;
     state_ = State::failed;
-    error_ = error;
+    if (error == nullptr) return;
+    error_ = *error;
     before_.reset();
-}
-
-void GateRecord::fail_too() {
-    const std::lock_guard lock(mutex_);
-    if (state_ == State::waits) state_ = State::failed;
 }
 
 std::optional<Error> GateRecord::failure() const {
@@ -69,7 +65,7 @@ std::shared_ptr<GateRecord> StreamOrder::enter(void* stream, std::shared_ptr<Gat
     forget_what_is_over();
     if (last_.size() >= max_kept) {
         const auto failed =
-            std::find_if(last_.begin(), last_.end(), [](const auto& one) { return one.second->failure(); });
+            std::ranges::find_if(last_, [](const auto& one) { return one.second->failure().has_value(); });
         if (failed != last_.end()) last_.erase(failed);
     }
     last_[*key] = record;
@@ -95,7 +91,7 @@ Result<void> StreamPlace::join(StreamOrder& order, void* stream) {
 }
 
 Result<void> StreamPlace::hold(StreamOrder& order, const backend::Registry& registry, void* stream) {
-    Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream", {}};
+    Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream"};
     for (backend::Streams* streams : registry.with(&backend::Backend::streams)) {
         auto gate = streams->gate(stream);
         if (!gate) {
@@ -123,9 +119,8 @@ void StreamPlace::pass() {
 
 void StreamPlace::fail(const Error& error) {
     if (!is_closed()) return;
-    if (!fails_with_before_) return own_->fail(error);
-    own_->fail_too();
-    open();
+    own_->fail(fails_with_before_ ? nullptr : &error);
+    if (fails_with_before_) open();
 }
 
 void StreamPlace::open() {

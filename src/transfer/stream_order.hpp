@@ -19,9 +19,8 @@ public:
 
     // The bytes are there. What is told first stays.
     void pass();
-    void fail(const Error& error);
-    // With the copy before.
-    void fail_too();
+    // Null: with the copy before.
+    void fail(const Error* error);
     // Its own, or of the copy before, with which it will fail.
     std::optional<Error> failure() const;
     // The caller knows of that failure.

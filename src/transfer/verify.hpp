@@ -38,14 +38,12 @@ public:
     }
 
     void stop() {
-        for (Side& side : sides_)
-            if (side.lane) side.lane->stop();
+        for (Side& side : sides_) side.lane->stop();
     }
 
     // Nothing is in flight.
     bool idle() const {
-        return std::all_of(std::begin(sides_), std::end(sides_),
-                           [](const Side& side) { return !side.lane || side.lane->idle(); });
+        return std::ranges::all_of(sides_, [](const Side& side) { return side.lane->idle(); });
     }
 
     // Every block of both ends was read and compared.

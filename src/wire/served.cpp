@@ -198,7 +198,8 @@ Result<std::string> Served::allocate(std::string_view body) {
     auto ready = buffer.place().is_host() ? node_->prepare(buffer.address(), buffer.size())
                                           : std::vector<std::shared_ptr<const void>>();
     const auto counted = std::make_shared<const Allocation>(
-        buffer, kind, [inner, give_back, ready, registrations = machine.engine.registrations()]() mutable {
+        buffer, kind,
+        [inner, give_back, ready, registrations = machine.engine.machine().registrations]() mutable {
             registrations->forget(inner->buffer());
             ready.clear();
             inner.reset();
@@ -353,7 +354,7 @@ Result<std::shared_ptr<Slots>> Served::slots(const Place& place, MemoryKind kind
     std::lock_guard lock(mutex_);
     auto& known = slots_[{place, in}];
     if (known) return known;
-    SIDESTEP_TRY(known, Slots::create(node_->machine.engine.pool(), node_->pieces, place, kind));
+    SIDESTEP_TRY(known, Slots::create(node_->machine.engine.machine().pool, node_->pieces, place, kind));
     known->keep(node_->prepare(known->ring().address(), known->ring().size()));
     std::lock_guard listed(node_->mutex);
     node_->slots.push_back(known);

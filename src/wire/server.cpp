@@ -43,7 +43,7 @@ Server::Server(const Machine& machine, std::shared_ptr<const Engines> engines, S
                      options_.node,
                      nullptr,
                      {},
-                     std::make_shared<Pieces>(machine.engine.lookout()),
+                     std::make_shared<Pieces>(machine.engine.machine().lookout),
                      {},
                      {},
                      std::make_shared<Counters>(),

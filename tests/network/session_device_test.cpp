@@ -62,8 +62,8 @@ protected:
     SessionDevice() {
         registry.add(backends::host::create({}), topology);
         engine = std::make_unique<transfer::Engine>(topology, registry);
-        slots = Slots::create(engine->pool(), std::make_shared<Pieces>(engine->lookout()), Place::host(),
-                              MemoryKind::pinned)
+        slots = Slots::create(engine->machine().pool, std::make_shared<Pieces>(engine->machine().lookout),
+                              Place::host(), MemoryKind::pinned)
                     .value();
         auto region = std::make_shared<Region>();
         region->size = region_bytes;

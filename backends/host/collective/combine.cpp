@@ -144,16 +144,10 @@ void with_type(const Reduction& reduction, const Work& work) {
 }  // namespace
 
 void combine(const Reduction& reduction, std::span<const char* const> sources,
-             std::span<const unsigned> numbers, char* out, std::uint64_t count) {
+             std::span<const unsigned> numbers, char* out, std::uint64_t count, const char* so_far,
+             bool last) {
     with_type(reduction, [&]<typename Type, Combine how>() {
-        combine_as<Type, how>(reduction, nullptr, sources, numbers, true, out, count);
-    });
-}
-
-void combine_step(const Reduction& reduction, const RingStep& step, char* out, std::uint64_t count) {
-    with_type(reduction, [&]<typename Type, Combine how>() {
-        combine_as<Type, how>(reduction, step.so_far, {&step.elements, 1}, {&step.rank, 1}, step.last, out,
-                              count);
+        combine_as<Type, how>(reduction, so_far, sources, numbers, last, out, count);
     });
 }
 

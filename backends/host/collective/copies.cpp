@@ -18,7 +18,7 @@ public:
     Result<bool> ready(unsigned) override { return true; }
     Result<void> copy(unsigned, char* to, const char* from, std::uint64_t bytes) override {
         if (copy_bytes(state_, task_, to, from, bytes)) return {};
-        return Error{ErrorCode::cancelled, "aborted", "emulated seat", {}};
+        return Error{ErrorCode::cancelled, "aborted", "emulated seat"};
     }
     Result<std::uint64_t> mark(unsigned) override { return 1; }
     bool ended(unsigned, std::uint64_t) override { return true; }

@@ -14,7 +14,7 @@ using protocol::Shape;
 constexpr std::size_t max_waiting = 1 << 14;
 
 Error invalid(std::string message) {
-    return {ErrorCode::invalid_argument, std::move(message), "emulated seat", {}};
+    return {ErrorCode::invalid_argument, std::move(message), "emulated seat"};
 }
 
 // An arena as tasks expect it at first. It is shared before anybody knows of it: that moves its bytes, and others
@@ -29,7 +29,7 @@ Result<FreshArena> fresh_arena(const SeatSurroundings& surroundings, const Place
     SIDESTEP_TRY(auto memory, surroundings.memory->allocate(place, layout.bytes(), kind));
     SIDESTEP_TRY(auto exported, surroundings.sharer->share(memory.buffer()));
     if (!exported)
-        return Error{ErrorCode::internal, "memory of an arena cannot be shared", place.to_string(), {}};
+        return Error{ErrorCode::internal, "memory of an arena cannot be shared", place.to_string()};
     std::memset(static_cast<char*>(memory.address()) + layout.lamport(0, 0), protocol::lamport_empty & 0xff,
                 layout.lamport_bytes());
     return FreshArena{std::move(memory), std::move(*exported)};

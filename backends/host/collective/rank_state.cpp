@@ -1,6 +1,5 @@
 #include "backends/host/collective/rank_state.hpp"
 
-#include <algorithm>
 #include <thread>
 
 namespace sidestep::backends::host {

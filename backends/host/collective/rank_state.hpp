@@ -6,8 +6,6 @@
 #include <bit>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -218,6 +216,21 @@ bool run_ring(RankState& state, const protocol::CollectiveTask& task);
 
 // With the scale of this rank, as the task has it or as GPU memory does.
 Reduction reduction_of(const protocol::CollectiveTask& task, const RankState& state);
+
+// What the classes that run a task of one shape work with.
+class RankTask {
+protected:
+    RankTask(RankState& state, const protocol::CollectiveTask& task)
+        : state_(state),
+          task_(task),
+          size_(protocol::size_of(task.element)),
+          reduction_(reduction_of(task, state)) {}
+
+    RankState& state_;
+    const protocol::CollectiveTask& task_;
+    const std::uint64_t size_;  // of an element
+    Reduction reduction_;
+};
 
 // `bytes` bytes from `offset` on in memory that is null where there are none.
 inline const char* part(const void* memory, std::uint64_t offset, std::uint64_t bytes) {

@@ -28,190 +28,170 @@ struct RingFlow {
     Wait wait;
 };
 
-class RingTask {
+class RingTask : RankTask {
 public:
     RingTask(RankState& state, const CollectiveTask& task)
-        : state_(state),
-          task_(task),
-          size_(protocol::size_of(task.element)),
-          piece_elements_(protocol::ring_piece_elements(task, state.ranks)),
-          reduction_(reduction_of(task, state)) {
+        : RankTask(state, task), piece_elements_(protocol::ring_piece_elements(task, state.ranks)) {
         scratch_.resize(piece_elements_ * size_);
     }
 
-    bool run();
+    bool run() {
+        if (!copy_local(state_, task_)) return false;
+        if (!exchange(state_, task_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
+            return false;
+        for (unsigned block = 0; block < task_.blocks; ++block) {
+            add(task_.combine == Combine::none ? Way::around : Way::up, block);
+            if (task_.combine != Combine::none && !last()) add(Way::down, block);
+        }
+        return move_in_turns(state_, task_, flows_, [this](RingFlow& flow) { return step(flow); });
+    }
 
 private:
-    void add(Way way, unsigned block);
+    void add(Way way, unsigned block) {
+        RingFlow flow;
+        flow.way = way;
+        flow.block = block;
+        flow.peer = from_of(flow);
+        flow.first_received = state_.counters.received[block][flow.peer];
+        flow.first_sent = state_.counters.sent[block][to_of(flow)];
+        flows_.push_back(flow);
+    }
+
     Part share(const RingFlow& flow, unsigned slice) const {
         return share_of_slice(task_, slice, flow.block, task_.blocks);
     }
     std::uint64_t pieces_of(const RingFlow& flow, unsigned slice) const {
         return share(flow, slice).pieces(piece_elements_);
     }
-    std::uint64_t max_pieces(const RingFlow& flow) const;
-    bool concerns(const RingFlow& flow) const;
-    bool next_of_combined(RingFlow& flow) const;
-    bool next_of_moved(RingFlow& flow) const;
-    bool find(RingFlow& flow) const;
-    bool takes(const RingFlow& flow) const;
-    bool gives(const RingFlow& flow) const;
-    unsigned from_of(const RingFlow& flow) const;
-    unsigned to_of(const RingFlow& flow) const;
-    Step step(RingFlow& flow);
-    void carry(const RingFlow& flow, const char* in, char* out);
+
+    std::uint64_t max_pieces(const RingFlow& flow) const {
+        std::uint64_t max = 0;
+        for (unsigned slice = 0; slice < state_.ranks; ++slice) max = std::max(max, pieces_of(flow, slice));
+        return max;
+    }
+
+    // Whether the message that the flow stands at comes by here.
+    bool concerns(const RingFlow& flow) const {
+        const Slice& slice = task_.slices[flow.slice];
+        if (flow.piece >= pieces_of(flow, flow.slice)) return false;
+        if (flow.way == Way::up) return true;
+        if (flow.way == Way::down) return protocol::ring_descends(slice, state_.me + 1);
+        if (protocol::ring_distance(slice, state_.me, state_.ranks) != flow.distance) return false;
+        const unsigned before = (state_.me + state_.ranks - 1) % state_.ranks;
+        if (flow.distance > 0) return protocol::ring_goes_on(slice, before, state_.ranks);
+        return wants(slice) || protocol::ring_goes_on(slice, state_.me, state_.ranks);
+    }
+
+    // The place behind this one, whatever is there; false: there is none.
+    bool next_of_combined(RingFlow& flow) const {
+        if (flow.piece + 1 < pieces_of(flow, flow.slice)) {
+            ++flow.piece;
+            return true;
+        }
+        flow.piece = 0;
+        return ++flow.slice < state_.ranks;
+    }
+
+    bool next_of_moved(RingFlow& flow) const {
+        if (++flow.slice < state_.ranks) return true;
+        flow.slice = 0;
+        if (++flow.distance < state_.ranks) return true;
+        flow.distance = 0;
+        return ++flow.piece < max_pieces(flow);
+    }
+
+    // From where the flow stands to the next message that comes by here.
+    bool find(RingFlow& flow) const {
+        while (flow.slice < state_.ranks) {
+            if (concerns(flow)) return true;
+            if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return false;
+        }
+        return false;
+    }
+
+    bool takes(const RingFlow& flow) const {
+        if (flow.way == Way::up) return state_.me > 0;
+        return flow.way == Way::down || flow.distance > 0;
+    }
+
+    bool gives(const RingFlow& flow) const {
+        const Slice& slice = task_.slices[flow.slice];
+        if (flow.way == Way::around) return protocol::ring_goes_on(slice, state_.me, state_.ranks);
+        if (flow.way == Way::up && !last()) return true;
+        return protocol::ring_descends(slice, state_.me);
+    }
+
+    unsigned from_of(const RingFlow& flow) const {
+        if (flow.way == Way::down) return state_.me + 1;
+        return (state_.me + state_.ranks - 1) % state_.ranks;
+    }
+
+    unsigned to_of(const RingFlow& flow) const {
+        const bool downward = flow.way == Way::down || (flow.way == Way::up && last());
+        return (downward ? state_.me + state_.ranks - 1 : state_.me + 1) % state_.ranks;
+    }
+
+    Step step(RingFlow& flow) {
+        if (!find(flow)) return Step::ended;
+        const unsigned from = from_of(flow), to = to_of(flow);
+        std::uint64_t& received = state_.counters.received[flow.block][from];
+        std::uint64_t& sent = state_.counters.sent[flow.block][to];
+        const bool takes_one = takes(flow), gives_one = gives(flow);
+        if (takes_one && load_word(state_.arena + state_.layout.arrived(flow.block, from)) < received + 1) {
+            flow.peer = from;
+            return Step::waits;
+        }
+        const std::uint64_t ahead = sent - flow.first_sent;
+        if (gives_one && ahead >= ring_slots &&
+            load_word(state_.arena + state_.layout.credit(flow.block, to)) < sent + 1 - ring_slots) {
+            flow.peer = to;
+            return Step::waits;
+        }
+        const bool from_above = flow.way == Way::down;
+        const bool to_below = from_above || (flow.way == Way::up && last());
+        const char* const in = takes_one
+                                   ? state_.arena + state_.layout.ring_slot(from_above, flow.block,
+                                                                            received - flow.first_received)
+                                   : nullptr;
+        char* const out =
+            gives_one ? state_.arena_of(to) + state_.layout.ring_slot(to_below, flow.block, ahead) : nullptr;
+        carry(flow, in, out);
+        if (gives_one) store_word(state_.arena_of(to) + state_.layout.arrived(flow.block, state_.me), ++sent);
+        if (takes_one)
+            store_word(state_.arena_of(from) + state_.layout.credit(flow.block, state_.me), ++received);
+        if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return Step::ended;
+        return Step::moved;
+    }
+
+    // `in`: what came, null where it begins here; `out`: the neighbour's slot, null where it ends here.
+    void carry(const RingFlow& flow, const char* in, char* out) {
+        const Slice& slice = task_.slices[flow.slice];
+        const Part part_here = share(flow, flow.slice).piece(flow.piece, piece_elements_);
+        const std::uint64_t bytes = part_here.count * size_;
+        const char* const own = part(task_.send, (slice.source_offset + part_here.begin) * size_, bytes);
+        char* const recv =
+            wants(slice) ? part(task_.recv, (slice.target_offset + part_here.begin) * size_, bytes) : nullptr;
+        if (flow.way == Way::up && !last()) {
+            combine(reduction_, {&own, 1}, {&state_.me, 1}, out, part_here.count, in, false);
+            return;
+        }
+        if (flow.way == Way::up) {
+            combine(reduction_, {&own, 1}, {&state_.me, 1}, scratch_.data(), part_here.count, in);
+            in = scratch_.data();
+        } else if (in == nullptr) {
+            in = own;
+        }
+        if (out != nullptr) std::memcpy(out, in, bytes);
+        if (recv != nullptr && recv != in) std::memcpy(recv, in, bytes);
+    }
+
     bool wants(const Slice& slice) const { return slice.targets >> state_.me & 1; }
     bool last() const { return state_.me + 1 == state_.ranks; }
 
-    RankState& state_;
-    const CollectiveTask& task_;
-    const std::uint64_t size_;
     const std::uint64_t piece_elements_;
-    const Reduction reduction_;
     std::vector<char> scratch_;
     std::vector<RingFlow> flows_;
 };
-
-std::uint64_t RingTask::max_pieces(const RingFlow& flow) const {
-    std::uint64_t max = 0;
-    for (unsigned slice = 0; slice < state_.ranks; ++slice) max = std::max(max, pieces_of(flow, slice));
-    return max;
-}
-
-bool RingTask::takes(const RingFlow& flow) const {
-    if (flow.way == Way::up) return state_.me > 0;
-    return flow.way == Way::down || flow.distance > 0;
-}
-
-bool RingTask::gives(const RingFlow& flow) const {
-    const Slice& slice = task_.slices[flow.slice];
-    if (flow.way == Way::around) return protocol::ring_goes_on(slice, state_.me, state_.ranks);
-    if (flow.way == Way::up && !last()) return true;
-    return protocol::ring_descends(slice, state_.me);
-}
-
-unsigned RingTask::from_of(const RingFlow& flow) const {
-    if (flow.way == Way::down) return state_.me + 1;
-    return (state_.me + state_.ranks - 1) % state_.ranks;
-}
-
-unsigned RingTask::to_of(const RingFlow& flow) const {
-    const bool downward = flow.way == Way::down || (flow.way == Way::up && last());
-    return (downward ? state_.me + state_.ranks - 1 : state_.me + 1) % state_.ranks;
-}
-
-// Whether the message that the flow stands at comes by here.
-bool RingTask::concerns(const RingFlow& flow) const {
-    const Slice& slice = task_.slices[flow.slice];
-    if (flow.piece >= pieces_of(flow, flow.slice)) return false;
-    if (flow.way == Way::up) return true;
-    if (flow.way == Way::down) return protocol::ring_descends(slice, state_.me + 1);
-    if (protocol::ring_distance(slice, state_.me, state_.ranks) != flow.distance) return false;
-    const unsigned before = (state_.me + state_.ranks - 1) % state_.ranks;
-    if (flow.distance > 0) return protocol::ring_goes_on(slice, before, state_.ranks);
-    return wants(slice) || protocol::ring_goes_on(slice, state_.me, state_.ranks);
-}
-
-// The place behind this one, whatever is there; false: there is none.
-bool RingTask::next_of_combined(RingFlow& flow) const {
-    if (flow.piece + 1 < pieces_of(flow, flow.slice)) {
-        ++flow.piece;
-        return true;
-    }
-    flow.piece = 0;
-    return ++flow.slice < state_.ranks;
-}
-
-bool RingTask::next_of_moved(RingFlow& flow) const {
-    if (++flow.slice < state_.ranks) return true;
-    flow.slice = 0;
-    if (++flow.distance < state_.ranks) return true;
-    flow.distance = 0;
-    return ++flow.piece < max_pieces(flow);
-}
-
-// From where the flow stands to the next message that comes by here.
-bool RingTask::find(RingFlow& flow) const {
-    while (flow.slice < state_.ranks) {
-        if (concerns(flow)) return true;
-        if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return false;
-    }
-    return false;
-}
-
-// `in`: what came, null where it begins here; `out`: the neighbour's slot, null where it ends here.
-void RingTask::carry(const RingFlow& flow, const char* in, char* out) {
-    const Slice& slice = task_.slices[flow.slice];
-    const Part part_here = share(flow, flow.slice).piece(flow.piece, piece_elements_);
-    const std::uint64_t bytes = part_here.count * size_;
-    const char* const own = part(task_.send, (slice.source_offset + part_here.begin) * size_, bytes);
-    char* const recv =
-        wants(slice) ? part(task_.recv, (slice.target_offset + part_here.begin) * size_, bytes) : nullptr;
-    if (flow.way == Way::up && !last()) {
-        combine_step(reduction_, {in, own, state_.me, false}, out, part_here.count);
-        return;
-    }
-    if (flow.way == Way::up) {
-        combine_step(reduction_, {in, own, state_.me, true}, scratch_.data(), part_here.count);
-        in = scratch_.data();
-    } else if (in == nullptr) {
-        in = own;
-    }
-    if (out != nullptr) std::memcpy(out, in, bytes);
-    if (recv != nullptr && recv != in) std::memcpy(recv, in, bytes);
-}
-
-Step RingTask::step(RingFlow& flow) {
-    if (!find(flow)) return Step::ended;
-    const unsigned from = from_of(flow), to = to_of(flow);
-    std::uint64_t& received = state_.counters.received[flow.block][from];
-    std::uint64_t& sent = state_.counters.sent[flow.block][to];
-    const bool takes_one = takes(flow), gives_one = gives(flow);
-    if (takes_one && load_word(state_.arena + state_.layout.arrived(flow.block, from)) < received + 1) {
-        flow.peer = from;
-        return Step::waits;
-    }
-    const std::uint64_t ahead = sent - flow.first_sent;
-    if (gives_one && ahead >= ring_slots &&
-        load_word(state_.arena + state_.layout.credit(flow.block, to)) < sent + 1 - ring_slots) {
-        flow.peer = to;
-        return Step::waits;
-    }
-    const bool from_above = flow.way == Way::down;
-    const bool to_below = from_above || (flow.way == Way::up && last());
-    const char* const in = takes_one ? state_.arena + state_.layout.ring_slot(from_above, flow.block,
-                                                                              received - flow.first_received)
-                                     : nullptr;
-    char* const out =
-        gives_one ? state_.arena_of(to) + state_.layout.ring_slot(to_below, flow.block, ahead) : nullptr;
-    carry(flow, in, out);
-    if (gives_one) store_word(state_.arena_of(to) + state_.layout.arrived(flow.block, state_.me), ++sent);
-    if (takes_one)
-        store_word(state_.arena_of(from) + state_.layout.credit(flow.block, state_.me), ++received);
-    if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return Step::ended;
-    return Step::moved;
-}
-
-void RingTask::add(Way way, unsigned block) {
-    RingFlow flow;
-    flow.way = way;
-    flow.block = block;
-    flow.peer = from_of(flow);
-    flow.first_received = state_.counters.received[block][flow.peer];
-    flow.first_sent = state_.counters.sent[block][to_of(flow)];
-    flows_.push_back(flow);
-}
-
-bool RingTask::run() {
-    if (!copy_local(state_, task_)) return false;
-    if (!exchange(state_, task_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
-        return false;
-    for (unsigned block = 0; block < task_.blocks; ++block) {
-        add(task_.combine == Combine::none ? Way::around : Way::up, block);
-        if (task_.combine != Combine::none && !last()) add(Way::down, block);
-    }
-    return move_in_turns(state_, task_, flows_, [this](RingFlow& flow) { return step(flow); });
-}
 
 }  // namespace
 

@@ -57,7 +57,7 @@ TEST_P(HungCopy, TheEndTakesASecondAndLeavesTheMemoryToTheRead) {
     auto registry = std::make_unique<backend::Registry>();
     backends::add_builtin(*registry, topology, environment);
     auto engine = std::make_unique<transfer::Engine>(topology, *registry, 100ms);
-    engine->pool().set_pinned_bound(64_MiB);
+    engine->machine().pool.set_pinned_bound(64_MiB);
     const Allocation gpu = *transfer::allocate(*registry, Place::gpu(0), size, MemoryKind::device);
     CopyOptions options;
     options.page_cache = PageCache::use;

@@ -52,7 +52,9 @@ protected:
 
     static sidestep::context::Pins& pins(const Context& of) { return *ContextAccess::impl(of).pins; }
     sidestep::context::Pins& pins() { return pins(context); }
-    static transfer::StagingPool& pool(const Context& of) { return ContextAccess::impl(of).engine->pool(); }
+    static transfer::StagingPool& pool(const Context& of) {
+        return ContextAccess::impl(of).engine->machine().pool;
+    }
     std::size_t hops_to_gpu(const Buffer& from) {
         auto target = context.allocate(Place::gpu(0), from.size());
         CopyOptions one_lane;

@@ -244,7 +244,7 @@ TEST(Engine, AHungPiecesSlotOutlivesEverything) {
             return 0;
         };
         rig.engine = std::make_unique<Engine>(rig.topology, rig.registry, 30ms);
-        rig.engine->pool().set_pinned_bound(slabs);
+        rig.engine->machine().pool.set_pinned_bound(slabs);
         CopyOptions options = small_chunks();
         options.stall_limit = 20ms;
         auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);

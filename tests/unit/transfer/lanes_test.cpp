@@ -182,7 +182,7 @@ TEST(Lanes, CancelStopsAllOfThem) {
 
 TEST(Lanes, RelayMemoryIsBoundedAndOneWithoutAnyIsLeftOut) {
     Rig rig({.looks = 1});
-    rig.engine->pool().set_relay_limit(1, 0);
+    rig.engine->machine().pool.set_relay_limit(1, 0);
     const auto receipt = rig.copy();
     ASSERT_TRUE(receipt) << receipt.error().to_string();
     EXPECT_TRUE(rig.equal());

@@ -370,7 +370,7 @@ TEST(SpreadFaults, AFileThatTakesLongToOpenHoldsUpNoOtherLoad) {
 TEST(SpreadFaults, TheRingOutlivesStorageThatHangs) {
     SpreadRig rig({.gpus = 2, .files = {.hang_after = 0}});
     two_tensors(rig);
-    rig.engine->pool().set_pinned_bound(64_MiB);
+    rig.engine->machine().pool.set_pinned_bound(64_MiB);
     CopyOptions options;
     options.deadline = 500ms;  // both tensors hang by then
     auto job = rig.submit(options);

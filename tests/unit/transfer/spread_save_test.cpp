@@ -104,7 +104,7 @@ TEST(SpreadSave, SomeFilesHaveTheirNotesAndTheRestIsSaid) {
         ASSERT_TRUE(receipt) << receipt.error().to_string();
         ASSERT_EQ(receipt->notes.size(), std::min<std::size_t>(files, 17));
         EXPECT_EQ(receipt->notes[15].find("scripted /out"), 0u) << receipt->notes[15];
-        EXPECT_EQ(receipt->notes.back() == "other files have notes too, which are left out", files > 16);
+        EXPECT_EQ(receipt->notes.back() == "there are more notes, which are left out", files > 16);
     }
 }
 
