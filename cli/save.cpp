@@ -245,14 +245,15 @@ Result<void> run_save(const Globals& globals, const SaveCommand& command) {
 Action define_save(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<SaveCommand>();
     // One option: the first of two would take the last word too.
-    app.add_option("SOURCE... DESTINATION", command->words,
-                   "what to save: a .safetensors or .gguf file, a model.safetensors.index.json, or a folder "
-                   "with them; "
-                   "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store; or "
-                   "tensors, each as "
-                   "NAME=PLACE[,dtype=TYPE][,shape=EXTENTxEXTENT...] in a file or published memory. The last "
-                   "word is the file to "
-                   "write; a folder that is there gets model.safetensors, or several files and their index")
+    app.add_option(
+           "SOURCE... DESTINATION", command->words,
+           "what to save: a .safetensors or .gguf file, a model.safetensors.index.json, or a folder "
+           "with them; "
+           "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store; or "
+           "tensors, each as "
+           "NAME=PLACE[,dtype=TYPE][,shape=EXTENTxEXTENT...] in a file or published memory, here or of "
+           "a node. The last word is the file to write; a folder that is there gets model.safetensors, or "
+           "several files and their index")
         ->required()
         ->expected(2, CLI::detail::expected_max_vector_size)
         ->type_name("");
