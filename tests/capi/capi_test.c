@@ -258,6 +258,7 @@ static void test_published_memory(const char* folder) {
     const int folder_held = open(folder, O_RDONLY | O_DIRECTORY);
     CHECK(flock(folder_held, LOCK_EX) == 0);
     CHECK(sidestep_publish(peers, "late", &buffer, 20, &publication) == SIDESTEP_TIMED_OUT);
+    CHECK(strstr(sidestep_last_error()->message, "deadline of 20 ms") != NULL);
     close(folder_held);
     CHECK(publication == NULL);
     CHECK(sidestep_publish(peers, "capi", &buffer, SIDESTEP_NO_LIMIT, &publication) == SIDESTEP_OK);

@@ -75,8 +75,9 @@ class Load(harness.NodeTest):
         self.serve("--allow", self.allow)
         self.write("in/w.bin", self.content)
         there = f"n/file:{self.dir}/in"
-        self.succeed("save", f"all={there}/w.bin", f"part={there}/w.bin@1MiB+24,dtype=f32,shape=2x3", f"none={there}/w.bin@8+0",
-                     f"here=file:{self.dir}/in/w.bin@8+8", "out.safetensors", "--verify", env=self.env)
+        outcome = self.succeed("save", f"all={there}/w.bin", f"part={there}/w.bin@1MiB+24,dtype=f32,shape=2x3", f"none={there}/w.bin@8+0",
+                               f"here=file:{self.dir}/in/w.bin@8+8", "out.safetensors", "--verify", env=self.env)
+        self.assertIn(f"{there}/w.bin -> host -> file:out.safetensors", outcome.out)
         self.assertEqual(test_save.parse((self.dir / "out.safetensors").read_bytes())[0],
                          {"all": ("U8", [2_000_000], self.content), "none": ("U8", [0], b""), "here": ("U8", [8], self.content[8:16]),
                           "part": ("F32", [2, 3], self.content[1 << 20 : (1 << 20) + 24])})
