@@ -102,6 +102,13 @@ Result<Operand> parse_operand(std::string_view text, const char* where) {
     return operand;
 }
 
+std::vector<std::string> checkpoint_paths(std::vector<std::string> words) {
+    for (std::string& word : words)
+        if (const auto place = Place::parse(word); place && place->is_file() && place->node().empty())
+            word = place->path();
+    return words;
+}
+
 Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags& flags) {
     if (from.place.is_file()) {
         if (flags.size)

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "interrupt.hpp"
+#include "operand.hpp"
 #include "placed_tensors.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -111,13 +112,16 @@ Bytes size_for(const std::vector<TensorToSave>& tensors, std::size_t shards) {
 
 Result<std::string> path_of(const SaveCommand& command) {
     const auto place = Place::parse(command.destination);
-    if (place && !place->node().empty())
+    if (place && (!place->is_file() || !place->node().empty()))
         return Error{ErrorCode::unsupported, "a checkpoint is saved to files of this machine",
-                     command.destination, "give the path of a file or folder here"};
+                     command.destination,
+                     place->node().empty() ? "a file of that name is ./" + command.destination
+                                           : "give the path of a file or folder here"};
+    const std::string path = place ? place->path() : command.destination;
     std::error_code ignored;
-    const bool folder = std::filesystem::is_directory(command.destination, ignored);
-    if (!folder || command.shard_size > 0 || command.shards > 0) return command.destination;
-    return (std::filesystem::path(command.destination) / "model.safetensors").string();
+    const bool folder = std::filesystem::is_directory(path, ignored);
+    if (!folder || command.shard_size > 0 || command.shards > 0) return path;
+    return (std::filesystem::path(path) / "model.safetensors").string();
 }
 
 std::vector<TensorToSave> tensors_of(const Checkpoint& checkpoint) {
@@ -173,7 +177,7 @@ struct Source {
 Result<Checkpoint> open_checkpoint(const Context& context, const SaveCommand& command) {
     CheckpointOptions options;
     options.deadline = command.limits.deadline;
-    auto checkpoint = Checkpoint::open(context, command.sources, options);
+    auto checkpoint = Checkpoint::open(context, checkpoint_paths(command.sources), options);
     if (checkpoint && !command.only.empty()) checkpoint = checkpoint->only(command.only);
     if (!checkpoint) return checkpoint;
     if (auto types = check_types(*checkpoint); !types) return types.error();
