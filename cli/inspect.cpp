@@ -9,6 +9,7 @@
 #include <sidestep/checkpoint.hpp>
 
 #include "interrupt.hpp"
+#include "operand.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -79,10 +80,10 @@ Result<Checkpoint> open_checkpoint(const InspectCommand& command, const Globals&
         const auto place = Place::parse(path);
         return place && place->is_file() && !place->node().empty();
     });
-    if (!far) return Checkpoint::open(command.paths, options);
+    if (!far) return Checkpoint::open(checkpoint_paths(command.paths), options);
     const auto context = open_context(globals);
     if (!context) return context.error();
-    return Checkpoint::open(*context, command.paths, options);
+    return Checkpoint::open(*context, checkpoint_paths(command.paths), options);
 }
 
 Result<void> run_inspect(const InspectCommand& command, const Globals& globals) {

@@ -78,7 +78,7 @@ Result<Checkpoint> open_checkpoint(const Context& context, const LoadCommand& co
     CheckpointOptions options;
     options.lenient = command.lenient;
     options.deadline = command.limits.deadline;
-    auto checkpoint = Checkpoint::open(context, command.paths, options);
+    auto checkpoint = Checkpoint::open(context, checkpoint_paths(command.paths), options);
     if (!checkpoint || command.only.empty()) return checkpoint;
     return checkpoint->only(command.only);
 }

@@ -64,28 +64,30 @@ Result<Bytes> file_size(const std::string& path) {
                  "SRC", "only regular files and block devices have a size"};
 }
 
-// Before the place is read: no name of published memory holds the characters of a range.
-Result<Operand> parse_shared(std::string_view text, const char* where) {
-    std::string_view name = text;
-    const auto range = take_range(name);
-    auto place = Place::parse(range ? name : text);
-    if (place) return Operand{*place, range};
-    return bad_place(text, place.error(), where);
+// Published memory with a range, which no place is by itself: its name does not hold these characters.
+std::optional<Operand> parse_range_of_shared(std::string_view text) {
+    const auto range = take_range(text);
+    const auto place = Place::parse(text);
+    if (!range || !place || !place->is_shared()) return std::nullopt;
+    return Operand{*place, range};
 }
 
 }  // namespace
 
 Error bad_place(std::string_view text, Error error, const char* where) {
-    const std::string_view kind = text.substr(0, text.find(':'));
+    std::string_view kind = text.substr(0, text.find(':'));
+    const std::string_view node = kind.substr(0, kind.rfind('/') + 1);
+    kind.remove_prefix(node.size());
     const std::string near = base::nearest_name(kind, {"host", "gpu", "file", "shared", "p2pmem"});
     if (!near.empty() && near != kind)
-        error.hint = fmt::format("did you mean '{}{}'? {}", near, text.substr(kind.size()), error.hint);
+        error.hint = fmt::format("did you mean '{}{}{}'? {}", node, near,
+                                 text.substr(node.size() + kind.size()), error.hint);
     error.where = where;
     return error;
 }
 
 Result<Operand> parse_operand(std::string_view text, const char* where) {
-    if (text.starts_with("shared:")) return parse_shared(text, where);
+    if (auto shared = parse_range_of_shared(text)) return *shared;
     auto place = Place::parse(text);
     if (!place) return bad_place(text, place.error(), where);
     Operand operand{*place, std::nullopt};
@@ -98,6 +100,13 @@ Result<Operand> parse_operand(std::string_view text, const char* where) {
             ErrorCode::invalid_argument, fmt::format("'{}' ends beyond 2^64 bytes", text), where, {}};
     operand.place = Place::file(std::string(path)).on(place->node());
     return operand;
+}
+
+std::vector<std::string> checkpoint_paths(std::vector<std::string> words) {
+    for (std::string& word : words)
+        if (const auto place = Place::parse(word); place && place->is_file() && place->node().empty())
+            word = place->path();
+    return words;
 }
 
 Result<Bytes> copy_size(const Operand& from, const Operand& to, const CopyFlags& flags) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <sidestep/sidestep.hpp>
 
@@ -30,6 +31,9 @@ Result<Operand> parse_operand(std::string_view text, const char* where);
 
 // The error of a place that Place::parse could not read: where it stood, and what could have been meant.
 Error bad_place(std::string_view text, Error error, const char* where);
+
+// What checkpoints are called: PATH, also where it is written as a place is, "file:PATH".
+std::vector<std::string> checkpoint_paths(std::vector<std::string> words);
 
 // Bytes a copy between the two moves: a file's or range's own size; --size, the target's range, or
 // default_size for a memory source. A file of another machine has a size that only

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "interrupt.hpp"
+#include "operand.hpp"
 #include "placed_tensors.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -111,13 +112,16 @@ Bytes size_for(const std::vector<TensorToSave>& tensors, std::size_t shards) {
 
 Result<std::string> path_of(const SaveCommand& command) {
     const auto place = Place::parse(command.destination);
-    if (place && !place->node().empty())
+    if (place && (!place->is_file() || !place->node().empty()))
         return Error{ErrorCode::unsupported, "a checkpoint is saved to files of this machine",
-                     command.destination, "give the path of a file or folder here"};
+                     command.destination,
+                     place->node().empty() ? "a file of that name is ./" + command.destination
+                                           : "give the path of a file or folder here"};
+    const std::string path = place ? place->path() : command.destination;
     std::error_code ignored;
-    const bool folder = std::filesystem::is_directory(command.destination, ignored);
-    if (!folder || command.shard_size > 0 || command.shards > 0) return command.destination;
-    return (std::filesystem::path(command.destination) / "model.safetensors").string();
+    const bool folder = std::filesystem::is_directory(path, ignored);
+    if (!folder || command.shard_size > 0 || command.shards > 0) return path;
+    return (std::filesystem::path(path) / "model.safetensors").string();
 }
 
 std::vector<TensorToSave> tensors_of(const Checkpoint& checkpoint) {
@@ -173,7 +177,7 @@ struct Source {
 Result<Checkpoint> open_checkpoint(const Context& context, const SaveCommand& command) {
     CheckpointOptions options;
     options.deadline = command.limits.deadline;
-    auto checkpoint = Checkpoint::open(context, command.sources, options);
+    auto checkpoint = Checkpoint::open(context, checkpoint_paths(command.sources), options);
     if (checkpoint && !command.only.empty()) checkpoint = checkpoint->only(command.only);
     if (!checkpoint) return checkpoint;
     if (auto types = check_types(*checkpoint); !types) return types.error();
@@ -245,14 +249,15 @@ Result<void> run_save(const Globals& globals, const SaveCommand& command) {
 Action define_save(CLI::App& app, const Globals& globals) {
     auto command = std::make_shared<SaveCommand>();
     // One option: the first of two would take the last word too.
-    app.add_option("SOURCE... DESTINATION", command->words,
-                   "what to save: a .safetensors or .gguf file, a model.safetensors.index.json, or a folder "
-                   "with them; "
-                   "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store; or "
-                   "tensors, each as "
-                   "NAME=PLACE[,dtype=TYPE][,shape=EXTENTxEXTENT...] in a file or published memory. The last "
-                   "word is the file to "
-                   "write; a folder that is there gets model.safetensors, or several files and their index")
+    app.add_option(
+           "SOURCE... DESTINATION", command->words,
+           "what to save: a .safetensors or .gguf file, a model.safetensors.index.json, or a folder "
+           "with them; "
+           "NODE/file:/PATH: a file, an index or a folder of a node; s3://BUCKET/KEY: of a store; or "
+           "tensors, each as "
+           "NAME=PLACE[,dtype=TYPE][,shape=EXTENTxEXTENT...] in a file or published memory, here or of "
+           "a node. The last word is the file to write; a folder that is there gets model.safetensors, or "
+           "several files and their index")
         ->required()
         ->expected(2, CLI::detail::expected_max_vector_size)
         ->type_name("");

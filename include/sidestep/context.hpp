@@ -116,10 +116,13 @@ public:
     // Lets other processes of this user on this machine reach the memory as Buffer::shared(name), as long as
     // the Publication lives. `buffer` is GPU or host memory that can be mapped elsewhere: see docs/sharing.md
     // for which. ErrorCode::invalid_argument where the name is taken by a process that is alive. ErrorCode::timed_out
-    // where another process takes a name for 5 s; there is no other limit, so the folder's file system has to answer.
-    Result<Publication> publish(const std::string& name, const Buffer& buffer) const;
-    Result<Publication> publish(const std::string& name, const Allocation& allocation) const {
-        return publish(name, allocation.buffer());
+    // where another process takes a name for 5 s, or the deadline passes. A name that the folder's file system makes after the
+    // deadline is withdrawn at once; other names of this Context wait for that.
+    Result<Publication> publish(const std::string& name, const Buffer& buffer,
+                                const PublishOptions& options = {}) const;
+    Result<Publication> publish(const std::string& name, const Allocation& allocation,
+                                const PublishOptions& options = {}) const {
+        return publish(name, allocation.buffer(), options);
     }
 
     // Lets other machines reach places of this one (docs/network.md). Nothing listens otherwise.

@@ -1,10 +1,16 @@
 // A name under which other processes reach memory.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
 namespace sidestep {
+
+struct PublishOptions {
+    // Of the whole call, which waits for the file system of the folder of names; 0: none.
+    std::chrono::milliseconds deadline{0};
+};
 
 // Keeps memory published under a name (Context::publish). Move-only; the destructor withdraws the name, and
 // copies of other processes that have not begun then fail with ErrorCode::not_found. Copies of theirs in

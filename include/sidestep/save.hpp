@@ -15,7 +15,7 @@
 namespace sidestep {
 
 // `data` has as many bytes as dtype and shape say, in C order: at a gpu or host place, a range of a file, or memory that another
-// process of this machine published (Buffer::shared).
+// process published (Buffer::shared). Each may be of a node (docs/network.md).
 struct TensorToSave {
     std::string name;
     Dtype dtype = Dtype::u8;

@@ -160,10 +160,10 @@ typedef struct sidestep_publication sidestep_publication;
 
 /* Lets other processes of this user on this machine reach GPU or host memory as the place "shared:NAME" until the
  * publication is freed; docs/sharing.md says which memory. SIDESTEP_INVALID_ARGUMENT where a process that is alive
- * has the name, SIDESTEP_TIMED_OUT where another one takes a name for 5 s; there is no other limit, so the folder's
- * file system has to answer. */
+ * has the name, SIDESTEP_TIMED_OUT where another one takes a name for 5 s, or the folder's file system has not answered
+ * after `deadline_ms`, up to a year; 0 and SIDESTEP_NO_LIMIT: none. */
 SIDESTEP_API sidestep_status sidestep_publish(sidestep_context* context, const char* name,
-                                              const sidestep_buffer* buffer,
+                                              const sidestep_buffer* buffer, uint64_t deadline_ms,
                                               sidestep_publication** publication);
 
 /* Withdraws the name. Copies of other processes in flight may still use the memory: agree on the end first. */

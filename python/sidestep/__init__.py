@@ -178,10 +178,11 @@ def bench(*cases: str, machine: Optional[str] = None, smoke: bool = False, sampl
     return _bench(cases, machine, smoke, samples)
 
 
-def publish(name: str, memory: Any, *, machine: Optional[str] = None) -> Publication:
+def publish(name: str, memory: Any, *, deadline: Optional[float] = None, machine: Optional[str] = None) -> Publication:
     """Lets other processes copy to and from memory as 'shared:NAME', for as long as the answer lives (docs/sharing.md).
-    memory is a sidestep.Tensor on a GPU, or of allocate('host', nbytes, pageable=True). Error (invalid_argument) where the name is taken."""
-    return _context(machine).publish(name, memory)
+    memory is a sidestep.Tensor on a GPU, or of allocate('host', nbytes, pageable=True). deadline: seconds, 0: none. Error
+    (invalid_argument) where the name is taken, (timed_out) where the folder of names does not answer in time."""
+    return _context(machine).publish(name, memory, deadline=deadline)
 
 
 def allocate(device: Any, nbytes: int, *, pageable: bool = False, machine: Optional[str] = None) -> Tensor:

@@ -157,10 +157,11 @@ class Context:
         After a copy has ended it says that the bytes are there."""
         self._handle.notify(text_of(node, "node", "notify"), text.encode() if isinstance(text, str) else bytes(text))
 
-    def publish(self, name: str, memory: Any) -> Publication:
+    def publish(self, name: str, memory: Any, *, deadline: Optional[float] = None) -> Publication:
         """See sidestep.publish."""
         given = end_of(self._handle, memory)
-        return Publication(name, self._handle.publish(text_of(name, "a name", "publish"), given.buffer), given)
+        options = set_options(_core.PublishOptions(), deadline=deadline)
+        return Publication(name, self._handle.publish(text_of(name, "a name", "publish"), given.buffer, options), given)
 
     def group(self, device: Any = None, *, id: Optional[str] = None, rank: int = 0, ranks: int = 1,
               timeout: Optional[float] = None, name: str = "") -> Group:

@@ -93,9 +93,10 @@ public:
         value(without_gil([&] { return context().notify(node, bytes); }));
     }
 
-    std::unique_ptr<Held<Publication>> publish(const std::string& name, const Buffer& buffer) const {
+    std::unique_ptr<Held<Publication>> publish(const std::string& name, const Buffer& buffer,
+                                               const PublishOptions& options) const {
         return std::make_unique<Held<Publication>>(
-            value(without_gil([&] { return context().publish(name, buffer); })));
+            value(without_gil([&] { return context().publish(name, buffer, options); })));
     }
 
     std::unique_ptr<PyGroup> group(const std::string& id, int rank, int ranks, const std::string& place,

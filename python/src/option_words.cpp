@@ -11,6 +11,7 @@
 #include <sidestep/load.hpp>
 #include <sidestep/memory_kind.hpp>
 #include <sidestep/options.hpp>
+#include <sidestep/publication.hpp>
 #include <sidestep/save.hpp>
 
 #include "failure.hpp"
@@ -103,6 +104,10 @@ void define_options(py::module_& module) {
     auto checkpoint = py::class_<CheckpointOptions>(module, "CheckpointOptions");
     checkpoint.def(py::init<>()).def_readwrite("lenient", &CheckpointOptions::lenient);
     seconds(checkpoint, "deadline", &CheckpointOptions::deadline);
+
+    auto publish = py::class_<PublishOptions>(module, "PublishOptions");
+    publish.def(py::init<>());
+    seconds(publish, "deadline", &PublishOptions::deadline);
 
     auto load = py::class_<LoadOptions>(module, "LoadOptions");
     load.def(py::init<>()).def_readwrite("manifest", &LoadOptions::manifest);

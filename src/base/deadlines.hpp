@@ -32,11 +32,12 @@ inline int milliseconds_left(std::chrono::steady_clock::time_point until) {
     return static_cast<int>(std::min<long>(left + 1, 1 << 30));
 }
 
-// What work() answers, or timed_out at `where` with the deadline (0: none): then it goes on with what it holds. Where no
-// thread can be had the call is made here.
+// What work() answers, or timed_out at `where` with the deadline (0: none) and what it waited for: then it goes on with what
+// it holds. Where no thread can be had the call is made here.
 template <typename Value>
 Result<Value> make_within(std::chrono::milliseconds deadline, const std::string& where,
-                          std::function<Result<Value>()> work) {
+                          std::function<Result<Value>()> work,
+                          const char* missing = "the file system has not answered") {
     if (deadline.count() == 0) return work();
     const auto made = std::make_shared<std::packaged_task<Result<Value>()>>(std::move(work));
     auto answer = made->get_future();
@@ -45,10 +46,9 @@ Result<Value> make_within(std::chrono::milliseconds deadline, const std::string&
     else
         (*made)();
     if (answer.wait_for(deadline) == std::future_status::ready) return answer.get();
-    return Error{
-        ErrorCode::timed_out,
-        fmt::format("the deadline of {} ms passed; the file system has not answered", deadline.count()),
-        where, "raise the deadline"};
+    return Error{ErrorCode::timed_out,
+                 fmt::format("the deadline of {} ms passed; {}", deadline.count(), missing), where,
+                 "raise the deadline"};
 }
 
 }  // namespace sidestep::base

@@ -31,10 +31,9 @@ Result<std::vector<Bytes>> check_tensors(const std::vector<TensorToSave>& tensor
         const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
         if (!bytes) return refused(tensor, bytes.error().message);
         const Place& place = tensor.data.place();
-        if (!place.is_gpu() && !place.is_host() && !place.is_file())
+        if (!place.is_gpu() && !place.is_host() && !transfer::is_opened(place))
             return refused(tensor, fmt::format("its bytes are at {}", place.to_string()),
-                           "tensors are saved from GPUs, host memory, ranges of files, and memory published "
-                           "on this machine");
+                           "tensors are saved from GPUs, host memory, ranges of files, and published memory");
         if (tensor.data.size() != *bytes)
             return refused(tensor, fmt::format("{} of shape [{}] has {} bytes, and its memory {}",
                                                to_string(tensor.dtype), fmt::join(tensor.shape, ", "), *bytes,
@@ -66,22 +65,25 @@ struct Held {
     std::unique_ptr<SavePlacement> placement;
 };
 
-// The files that tensors are read from: each is one memory, however many tensors it has.
+// The files and published memory that tensors are read from: each is one memory, however many tensors it has.
 using Sources = std::map<Place, std::uint32_t>;
 
 // Where a tensor's bytes begin: the memory's number and the offset in it.
 std::pair<std::uint32_t, Bytes> memory_of(const Buffer& data, std::vector<Buffer>& memories,
                                           Sources& sources) {
     const auto next = static_cast<std::uint32_t>(memories.size());
-    if (!data.place().is_file()) {
+    if (!transfer::is_opened(data.place())) {
         memories.push_back(data);
         return {next, 0};
     }
     const auto [known, added] = sources.try_emplace(data.place(), next);
-    if (added) memories.push_back(Buffer::file(data.place().path(), 0, 0).on(data.place().node()));
-    Buffer& file = memories[known->second];
-    const Bytes end = std::max(file.size(), data.offset() + data.size());
-    file = Buffer::file(data.place().path(), 0, end).on(data.place().node());
+    const auto up_to = [&place = data.place()](Bytes end) {
+        return (place.is_file() ? Buffer::file(place.path(), 0, end) : Buffer::shared(place.path(), 0, end))
+            .on(place.node());
+    };
+    if (added) memories.push_back(up_to(0));
+    Buffer& source = memories[known->second];
+    source = up_to(std::max(source.size(), data.offset() + data.size()));
     return {known->second, data.offset()};
 }
 

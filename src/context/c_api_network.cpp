@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "context/c_api.hpp"
+#include "context/option_ranges.hpp"
 
 using namespace sidestep::context::capi;
 using sidestep::Error;
@@ -103,14 +104,16 @@ sidestep_status sidestep_next_notification(sidestep_serving* serving, uint64_t w
 }
 
 sidestep_status sidestep_publish(sidestep_context* context, const char* name, const sidestep_buffer* buffer,
-                                 sidestep_publication** publication) {
+                                 uint64_t deadline_ms, sidestep_publication** publication) {
     return guarded([&]() -> Result<void> {
         if (context == nullptr) return null_argument("context");
         if (name == nullptr) return null_argument("name");
         if (publication == nullptr) return null_argument("publication");
         auto memory = read_buffer(buffer, "buffer");
         if (!memory) return memory.error();
-        auto published = context->context.publish(name, *memory);
+        if (deadline_ms == SIDESTEP_NO_LIMIT) deadline_ms = 0;
+        if (auto good = sidestep::context::check("deadline", deadline_ms); !good) return good;
+        auto published = context->context.publish(name, *memory, {std::chrono::milliseconds(deadline_ms)});
         if (!published) return published.error();
         *publication = new sidestep_publication{std::move(*published)};
         return {};

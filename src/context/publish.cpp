@@ -1,6 +1,7 @@
 // Context::publish: memory of this process under a name that others find.
 #include <fmt/format.h>
 
+#include "base/deadlines.hpp"
 #include "base/owner_process.hpp"
 #include "base/try.hpp"
 #include "context/impl.hpp"
@@ -81,19 +82,29 @@ peer::MemoryOffer offer_of(const backend::Exported& exported, const Buffer& buff
 
 }  // namespace
 
-Result<Publication> Context::publish(const std::string& name, const Buffer& buffer) const {
+// Only what asks the folder's file system is given up at the deadline: the memory is the caller's again then.
+Result<Publication> Context::publish(const std::string& name, const Buffer& buffer,
+                                     const PublishOptions& options) const {
     SIDESTEP_CHECK(impl_->engine->check_process());
+    const auto deadline = options.deadline;
+    if (deadline.count() < 0 || deadline > longest_limit)
+        return refused_option("deadline", fmt::format("{} ms", deadline.count()));
     SIDESTEP_CHECK(peer::check_name(name));
     SIDESTEP_CHECK(check(buffer));
     SIDESTEP_CHECK(transfer::check_here(impl_->topology, buffer.place()));
     SIDESTEP_CHECK(refuse_pinned(impl_->registry, impl_->topology, buffer));
-    SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(impl_->peer_folder, true));
     SIDESTEP_TRY(backend::Exported exported, share(impl_->registry, buffer));
-    peer::MemoryOffer offer = offer_of(exported, buffer);
+    const peer::MemoryOffer offer = offer_of(exported, buffer);
     const int descriptor = exported.descriptor;
-    auto published = base::make_shared_here<Published>(impl_, std::move(exported), impl_->publisher);
-    SIDESTEP_TRY(published->id, impl_->publisher->publish(folder, name, std::move(offer), descriptor));
-    return Publication(name, std::move(published));
+    const auto published = base::make_shared_here<Published>(impl_, std::move(exported), impl_->publisher);
+    return base::make_within<Publication>(
+        deadline, fmt::format("shared:{}", name),
+        [path = impl_->peer_folder, name, offer, descriptor, published]() -> Result<Publication> {
+            SIDESTEP_TRY(const peer::Folder folder, peer::Folder::open(path, true));
+            SIDESTEP_TRY(published->id, published->publisher->publish(folder, name, offer, descriptor));
+            return Publication(name, published);
+        },
+        "another process holds the folder of published memory, or its file system has not answered");
 }
 
 }  // namespace sidestep

@@ -37,6 +37,11 @@ struct SpreadFile {
     }
 };
 
+// Whether bytes there are found by a name and an offset: in files, and in memory that processes of a node published.
+inline bool is_opened(const Place& place) {
+    return place.is_file() || place.is_shared();
+}
+
 // Bytes that lie together both in a file and in a memory.
 struct Run {
     static constexpr std::uint32_t every_memory = ~std::uint32_t{0};
@@ -89,7 +94,7 @@ struct Spread {
     SpreadDirection direction = SpreadDirection::to_memory;
     std::vector<SpreadFile> files;  // to_file: whole files, written under other names until all are whole
     // At gpu and host places. To memory: one a place. To files: one for the header of each file and one for
-    // each tensor, so thousands at few places; also files that are read, from their first byte on, each once.
+    // each tensor, so thousands at few places, of nodes too; also what is opened, from its first byte on, each once.
     std::vector<Buffer> memories;
     // Keep memory of other processes among these mapped.
     std::vector<std::shared_ptr<const void>> leases = {};

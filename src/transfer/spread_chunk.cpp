@@ -77,7 +77,7 @@ Result<void> SpreadChunk::collect() {
 void SpreadChunk::collect_sources() {
     if (work_.loads()) return;
     for (std::size_t lane = 0; lane < own_.size(); ++lane)
-        if (work_.ends[lane].place.is_file())
+        if (is_opened(work_.ends[lane].place))
             for (const Run& run : own_[lane]) sources_.push_back(run.memory);
     std::ranges::sort(sources_);
     sources_.erase(std::unique(sources_.begin(), sources_.end()), sources_.end());
@@ -178,8 +178,8 @@ void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveS
     if (runs.empty()) return;
     Part& part = parts_.emplace_back(
         Part{Move(work_.owner, mover, work_.attached(), from, to, runs), stage, lane, {}, false});
-    // Of files that are read, what fails names the one.
-    if (lane && !work_.ends[*lane].place.is_file()) part.where = work_.ends[*lane].place.to_string();
+    // Of what is opened, that which fails names itself.
+    if (lane && !is_opened(work_.ends[*lane].place)) part.where = work_.ends[*lane].place.to_string();
     if (task_ == ChunkTask::move) {
         work_.stages.begin(stage);
         part.enters = work_.loads() && lane && stage != SpreadStages::handing_on;

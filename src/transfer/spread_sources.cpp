@@ -42,7 +42,7 @@ Result<bool> SpreadSources::hold(const std::vector<std::size_t>& memories, bool&
         }
         return {};
     };
-    call_.make(&calls_, open, usual_opening);
+    call_.make(&calls_, open, usual_opening_of_memory);
     return !call_.running() && hold(memories, held);
 }
 

@@ -1,4 +1,4 @@
-// The files that a spread to files reads.
+// The files, and the published memory of nodes, that a spread to files reads.
 #pragma once
 
 #include <cstddef>

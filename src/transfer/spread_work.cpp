@@ -132,12 +132,12 @@ void SpreadWork::measure() {
 
 Result<void> SpreadWork::check_memory(const Buffer& memory) const {
     const Place& place = memory.place();
-    const bool source = place.is_file() && !loads();
+    const bool source = is_opened(place) && !loads();
     if (!place.is_gpu() && !place.is_host() && !source)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} is not memory that files are spread over", place.to_string()),
                      memory.to_string(), "use gpu and host places"};
-    SIDESTEP_CHECK(source ? check_place(machine_.topology, place) : check_here(machine_.topology, place));
+    SIDESTEP_CHECK(!loads() ? check_place(machine_.topology, place) : check_here(machine_.topology, place));
     if (memory.size() == Buffer::whole)
         return Error{ErrorCode::invalid_argument, "memory needs a size", memory.to_string()};
     return check_buffer(memory, loads());
@@ -149,16 +149,23 @@ Result<void> SpreadWork::look_at_memories() {
         const Place& place = memory.place();
         SIDESTEP_CHECK(check_memory(memory));
         SIDESTEP_TRY(const backend::Description found, describe(machine_.registry, memory));
-        if (place.is_file()) {
-            if (found.identity == 0 && found.size == 0)
+        if (is_opened(place)) {
+            if (place.is_file() && found.identity == 0 && found.size == 0)
                 return Error{ErrorCode::not_found, fmt::format("there is no file {}", place.path()),
                              place.to_string(), "check the path"};
+            // What is far says so late otherwise: when all before it has come.
+            if (!place.node().empty() && memory.size() > found.size)
+                return Error{ErrorCode::end_of_file,
+                             fmt::format("{} has {} bytes, and the range ends at {}", place.to_string(),
+                                         found.size, memory.size()),
+                             "save", "name a range that ends where it does, or before"};
             sources_[lane_of_.size()] = found;
         }
         const route::End end{place, found.memory};
         const auto alike = [&end](const route::End& other) {
             return end == other ||
-                   (end.place.is_file() && other.place.is_file() && end.place.node() == other.place.node());
+                   (is_opened(end.place) && end.memory == other.memory &&
+                    end.place.kind() == other.place.kind() && end.place.node() == other.place.node());
         };
         const auto known = loads() ? ends.end() : std::ranges::find_if(ends, alike);
         lane_of_.push_back(static_cast<std::size_t>(known - ends.begin()));
@@ -208,7 +215,7 @@ Result<void> SpreadWork::plan_verification(route::FanOutRequest request,
     // Only the way from the files to the slots counts: a file among the places need not be one that can be written.
     route::FanOutRequest to_slots = request;
     for (route::End& end : to_slots.places)
-        if (end.place.is_file()) end = {Place::host(), MemoryKind::pageable};
+        if (is_opened(end.place)) end = {Place::host(), MemoryKind::pageable};
     SIDESTEP_TRY(const route::FanOut reading, route::fan_out(machine_.topology, offers, to_slots));
     reader = chosen(machine_.registry, offers, reading.storage);
     request.to_file = true;

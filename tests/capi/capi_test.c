@@ -1,10 +1,13 @@
 /* The C interface, compiled as C: what it promises, and that it says no without falling over. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
+#include <fcntl.h>
 #include <poll.h>
 #include <sidestep/sidestep.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "tests/capi/check.h"
 
@@ -248,11 +251,17 @@ static void test_published_memory(const char* folder) {
     const sidestep_buffer to = sidestep_allocation_buffer(target);
     for (int i = 0; i < 8192; ++i) ((unsigned char*)buffer.address)[i] = (unsigned char)(i % 251);
     sidestep_publication* publication = NULL;
-    CHECK(sidestep_publish(peers, "capi", &buffer, NULL) == SIDESTEP_INVALID_ARGUMENT);
-    CHECK(sidestep_publish(peers, NULL, &buffer, &publication) == SIDESTEP_INVALID_ARGUMENT);
-    CHECK(sidestep_publish(peers, "a/b", &buffer, &publication) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_publish(peers, "capi", &buffer, 0, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_publish(peers, NULL, &buffer, 0, &publication) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_publish(peers, "a/b", &buffer, 0, &publication) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_publish(peers, "capi", &buffer, UINT64_MAX - 1, &publication) == SIDESTEP_INVALID_ARGUMENT);
+    const int folder_held = open(folder, O_RDONLY | O_DIRECTORY);
+    CHECK(flock(folder_held, LOCK_EX) == 0);
+    CHECK(sidestep_publish(peers, "late", &buffer, 20, &publication) == SIDESTEP_TIMED_OUT);
+    CHECK(strstr(sidestep_last_error()->message, "deadline of 20 ms") != NULL);
+    close(folder_held);
     CHECK(publication == NULL);
-    CHECK(sidestep_publish(peers, "capi", &buffer, &publication) == SIDESTEP_OK);
+    CHECK(sidestep_publish(peers, "capi", &buffer, SIDESTEP_NO_LIMIT, &publication) == SIDESTEP_OK);
     const sidestep_buffer part = {"shared:capi", NULL, 100, 4096};
     CHECK(sidestep_copy(peers, &part, &to, NULL, NULL) == SIDESTEP_OK);
     CHECK(memcmp(to.address, (const char*)buffer.address + 100, 4096) == 0);

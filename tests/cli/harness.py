@@ -147,12 +147,12 @@ class NodeTest(CommandTest):
         (self.dir / "out").mkdir()
         self.allow = f"gpu:*,host=64MiB,file:{self.dir}/in,file:{self.dir}/out=rw"
 
-    def serve(self, *options):
-        """Starts a node at any free port; answers it, and what it said in JSON."""
+    def serve(self, *options, **settings):
+        """Starts a node at any free port, with these variables; answers it, and what it said in JSON."""
         process = subprocess.Popen(
             [BINARY, "--machine", MACHINE, "serve", "--listen", "127.0.0.1:0", "--key-file", self.key,
              "--json", *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir,
-            env=environment())
+            env=environment(**settings))
         self.addCleanup(self.end, process)
         text = ""
         while not text.endswith("}\n"):

@@ -48,6 +48,13 @@ class Help(harness.CommandTest):
                 with self.subTest(command, line=line):
                     self.assertLessEqual(len(line), 100)
 
+    def test_lines_below_a_heading_are_indented(self):
+        for command in ["", *commands()]:
+            for block in self.help_of(command).strip().split("\n\n"):
+                heading, *lines = block.splitlines()
+                if heading.endswith(":"):
+                    self.assertEqual([line for line in lines if not line.startswith("  ")], [], command)
+
     def test_every_command_has_examples_that_are_its_own(self):
         for command in commands():
             with self.subTest(command):

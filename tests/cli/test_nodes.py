@@ -6,6 +6,7 @@ import unittest
 
 import harness
 import test_load
+import test_save
 from harness import FAILED, USAGE
 
 
@@ -69,6 +70,24 @@ class Load(harness.NodeTest):
         outcome = self.succeed("save", f"n/file:{self.dir}/in", "here.safetensors", "--verify", env=self.env)
         self.assertIn("verified", outcome.out)
         self.assertEqual((self.dir / "here.safetensors").read_bytes()[-2_000_000:], self.content)
+
+    def test_tensors_in_files_become_a_checkpoint_here(self):
+        self.serve("--allow", self.allow)
+        self.write("in/w.bin", self.content)
+        there = f"n/file:{self.dir}/in"
+        outcome = self.succeed("save", f"all={there}/w.bin", f"part={there}/w.bin@1MiB+24,dtype=f32,shape=2x3", f"none={there}/w.bin@8+0",
+                               f"here=file:{self.dir}/in/w.bin@8+8", "out.safetensors", "--verify", env=self.env)
+        self.assertIn(f"{there}/w.bin -> host -> file:out.safetensors", outcome.out)
+        self.assertEqual(test_save.parse((self.dir / "out.safetensors").read_bytes())[0],
+                         {"all": ("U8", [2_000_000], self.content), "none": ("U8", [0], b""), "here": ("U8", [8], self.content[8:16]),
+                          "part": ("F32", [2, 3], self.content[1 << 20 : (1 << 20) + 24])})
+        self.write("secret", b"secret")
+        for code, words, place in [(USAGE, ["there is no such file", "/in/none"], f"{there}/none"),
+                                   (FAILED, ["has 2000000 bytes"], f"{there}/w.bin@1MiB+1MiB"),
+                                   (FAILED, ["n says", "has to allow it"], f"n/file:{self.dir}/secret")]:
+            with self.subTest(place):
+                self.refused(code, words, "save", f"w={place}", "new.safetensors", env=self.env)
+                self.assertNotIn("new.safetensors", self.names())
 
     def test_tensors_arrive(self):
         self.serve("--allow", self.allow)

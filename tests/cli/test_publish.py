@@ -11,25 +11,29 @@ from harness import FAILED, INTERRUPTED, USAGE
 SIZE = 3 << 20
 
 
+def end(process):
+    process.kill()
+    process.communicate()
+
+
+def publish(test, place, name, env):
+    """Starts a publisher, and waits until it says that the memory is there."""
+    process = subprocess.Popen(
+        [harness.BINARY, "--machine", harness.MACHINE, "publish", place, name, "--size", str(SIZE)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=test.dir, env=env)
+    test.addCleanup(end, process)
+    said = process.stdout.readline().decode()
+    test.assertIn(f"as shared:{name}", said, process.stderr.read().decode() if not said else said)
+    return process
+
+
 class Publish(harness.CommandTest):
     def setUp(self):
         super().setUp()
         self.env = harness.environment(SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
 
     def publish(self, place, name):
-        """Starts a publisher, and waits until it says that the memory is there."""
-        process = subprocess.Popen(
-            [harness.BINARY, "--machine", harness.MACHINE, "publish", place, name, "--size", str(SIZE)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.dir, env=self.env)
-        self.addCleanup(self.end, process)
-        said = process.stdout.readline().decode()
-        self.assertIn(f"as shared:{name}", said, process.stderr.read().decode() if not said else said)
-        return process
-
-    @staticmethod
-    def end(process):
-        process.kill()
-        process.communicate()
+        return publish(self, place, name, self.env)
 
     def test_bytes_go_there_and_back(self):
         for place in ("gpu:3", "host"):
@@ -40,7 +44,7 @@ class Publish(harness.CommandTest):
                 self.succeed("copy", f"file:{source}", "shared:kv", "--verify", env=self.env)
                 self.succeed("copy", "shared:kv", f"file:{self.dir}/back", env=self.env)
                 self.assertEqual((self.dir / "back").read_bytes(), sent)
-                self.end(process)
+                end(process)
 
     def test_a_part_of_it(self):
         self.publish("gpu:0", "kv")
@@ -76,11 +80,57 @@ class Publish(harness.CommandTest):
 
     def test_a_killed_publisher_leaves_its_name_free(self):
         process = self.publish("gpu:0", "kv")
-        self.end(process)
+        end(process)
         outcome = self.run_command("copy", "shared:kv", f"file:{self.dir}/x", env=self.env)
         self.assertIn(outcome.code, (FAILED, USAGE))
         self.publish("gpu:1", "kv")
         self.succeed("copy", "shared:kv", f"file:{self.dir}/x", env=self.env)
+
+
+class OnANode(harness.NodeTest):
+    """Memory that a program of another machine published."""
+
+    def setUp(self):
+        super().setUp()
+        self.there = str(self.dir / "peers")
+        self.sent = harness.bytes_that_differ(SIZE)
+        source = self.write("sent", self.sent)
+        env = harness.environment(SIDESTEP_PEER_FOLDER=self.there)
+        self.publishers = [publish(self, place, name, env) for name, place in (("g", "gpu:3"), ("h", "host"), ("no", "gpu:0"))]
+        for name in "gh":
+            self.succeed("copy", f"file:{source}", f"shared:{name}", env=env)
+        # This machine finds none of it in its own folder.
+        self.serve("--allow", "shared:g,shared:h", SIDESTEP_PEER_FOLDER=self.there)
+        self.env["SIDESTEP_PEER_FOLDER"] = str(self.dir / "peers here")
+
+    def test_it_becomes_a_checkpoint(self):
+        self.succeed("save", "whole=n/shared:g,dtype=f32", "part=n/shared:h@1MiB+24,dtype=i32,shape=2x3", "rest=n/shared:g@2MiB+1MiB",
+                     f"file=file:{self.dir}/sent@8+8", "out.safetensors", "--verify", "--chunk", "256KiB", env=self.env)
+        self.assertEqual(test_save.parse((self.dir / "out.safetensors").read_bytes())[0],
+                         {"whole": ("F32", [SIZE // 4], self.sent), "part": ("I32", [2, 3], self.sent[1 << 20 : (1 << 20) + 24]),
+                          "rest": ("U8", [1 << 20], self.sent[2 << 20 :]), "file": ("U8", [8], self.sent[8:16])})
+
+    def test_a_part_is_copied(self):
+        self.succeed("copy", "n/shared:h@1MiB+24", "file:part", env=self.env)
+        self.assertEqual((self.dir / "part").read_bytes(), self.sent[1 << 20 : (1 << 20) + 24])
+        self.succeed("copy", "file:part", "n/shared:h@8+24", env=self.env)
+        self.succeed("copy", "n/shared:h@0+32", "file:part", env=self.env)
+        self.assertEqual((self.dir / "part").read_bytes(), self.sent[:8] + self.sent[1 << 20 : (1 << 20) + 24])
+
+    def test_what_cannot_be_taken(self):
+        end(self.publishers[1])
+        for code, words, place in [
+            (FAILED, ["n says", "shared:no is not among", "has to allow it"], "n/shared:no"),
+            (USAGE, ["n says", "nothing is published as h", "is its process running"], "n/shared:h"),
+            (USAGE, ["nothing is published as h", "is its process running"], "n/shared:h@0+8"),
+            (USAGE, ["n says", "reaches past", f"{SIZE} bytes"], "n/shared:g@1MiB+3MiB"),
+            (USAGE, ["did you mean 'n/shared:g'"], "n/shard:g"),
+            (USAGE, ["n/gpu:3 has no bytes", "publishes"], "n/gpu:3"),
+            (USAGE, ["nosuch.invalid", "sidestep serve"], "nosuch.invalid/shared:g"),
+        ]:
+            with self.subTest(place):
+                self.refused(code, words, "save", f"w={place}", "out.safetensors", env=self.env)
+                self.assertNotIn("out.safetensors", self.names())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import urllib.request
 
 import harness
 from harness import DONE, FAILED, USAGE
+import test_save
 from test_load import safetensors
 
 MIB = 1 << 20
@@ -121,6 +122,12 @@ class RealServer(S3Test):
             self.succeed("save", "s3://models/two", "saved.safetensors", "--verify", env=self.env)
             self.succeed("save", "here.safetensors", "same.safetensors")
             self.assertTrue((self.dir / "saved.safetensors").read_bytes() == (self.dir / "same.safetensors").read_bytes())
+        with self.subTest("save of tensors in objects"):
+            self.succeed("save", "all=s3://models/one/m.safetensors", f"part=s3://models/one/m.safetensors@{MIB + 3}+9MiB,dtype=f32",
+                         "none=s3://models/empty.bin", "placed.safetensors", "--verify", env=self.env)
+            self.assertTrue(test_save.parse((self.dir / "placed.safetensors").read_bytes())[0] == {
+                "all": ("U8", [len(self.model)], self.model), "none": ("U8", [0], b""),
+                "part": ("F32", [9 * MIB // 4], self.model[MIB + 3 : 10 * MIB + 3])})
         with self.subTest("route"):
             self.assertIn("HTTP ranges", self.succeed("route", "s3://models/one/m.safetensors", "gpu:0", "--size", "1GiB",
                                                       env=self.env).out)
@@ -145,6 +152,10 @@ class RealServer(S3Test):
             (FAILED, ["refused", "SignatureDoesNotMatch"], ["inspect", "s3://models/one"], {"AWS_SECRET_ACCESS_KEY": "bad"}),
             (FAILED, ["refused", "InvalidAccessKeyId"], ["inspect", "s3://models/one"], {"AWS_ACCESS_KEY_ID": "bad"}),
             (USAGE, "bucket", ["copy", "s3://", "host"], {}),
+            (USAGE, "there is no such file", ["save", "w=s3://models/one/none.bin", "new.safetensors"], {}),
+            (USAGE, "is a folder", ["save", "w=s3://models/one", "new.safetensors"], {}),
+            (USAGE, "there is no bucket none", ["save", "w=s3://none/x", "new.safetensors"], {}),
+            (FAILED, f"has {len(self.model)} bytes", ["save", "w=s3://models/one/m.safetensors@19MiB+2MiB", "new.safetensors"], {}),
         ]:
             with self.subTest(line=line, env=env):
                 self.refused(code, words, *line, env={**self.env, **env})

@@ -105,6 +105,10 @@ class Save(harness.CommandTest):
         os.mkdir(self.dir / "out")
         told = self.json_of("save", "model.safetensors", "out")
         self.assertTrue(told["destination"].endswith("out/model.safetensors"))
+        self.succeed("save", "file:model.safetensors", "file:same")  # as places are written everywhere
+        self.succeed("inspect", "file:same")
+        self.succeed("load", "file:same", "--to", "host")
+        self.assertEqual(self.names(), ["model.safetensors", "out", "same"])
         self.assertTrue(self.written("out") == (["model.safetensors"], self.tensors))
 
     def test_members_are_documented(self):
@@ -152,6 +156,7 @@ class Save(harness.CommandTest):
             (USAGE, "0 bytes", ["model.safetensors", "out", "--shard-size", "0"]),
             (USAGE, "0", ["model.safetensors", "out", "--shards", "0"]),
             (FAILED, "files of this machine", ["model.safetensors", "node7/file:/x"]),
+            (FAILED, ["files of this machine", "./gpu:0"], ["model.safetensors", "gpu:0"]),
             (USAGE, "DESTINATION", ["model.safetensors"]),
             (USAGE, "nothing.*", ["model.safetensors", "out", "--only", "nothing.*"]),
         ]:

@@ -1,6 +1,7 @@
 """Every command and Python program that README, the start page, the Python page and the guides show is run, and prints what
 they say. pages.py has the rules."""
 
+import re
 import unittest
 
 import pages
@@ -28,6 +29,38 @@ class DrawingTest(unittest.TestCase):
         (_, drawn), = pages.run(["sidestep topo --machine dgx-h100 --format svg"])
         self.assertEqual(drawn, (pages.SOURCE / "docs/dgx-h100.svg").read_text(encoding="utf-8").splitlines(),
                          "write it again: sidestep topo --machine dgx-h100 --output docs/dgx-h100.svg")
+
+
+class ContainerTest(unittest.TestCase):
+    """The Containerfile does what the documents say; nothing here builds an image."""
+
+    TEXT = (pages.SOURCE / "Containerfile").read_text(encoding="utf-8")
+    STEPS = TEXT.replace("\\\n", "").splitlines()
+
+    def shown(self, words):
+        for name in ("README.md", "docs/start.md"):
+            self.assertIn(words, (pages.SOURCE / name).read_text(encoding="utf-8"), name)
+
+    def test_it_builds_by_the_documented_command(self):
+        self.shown("podman build -t sidestep .")
+        (built,) = [step for step in self.STEPS if step.startswith("RUN make")]
+        self.shown(f"`{built.removeprefix('RUN ')}`")
+
+    def test_it_installs_the_documented_packages(self):
+        readme = (pages.SOURCE / "README.md").read_text(encoding="utf-8")
+        (row,) = [line for line in readme.splitlines() if line.startswith("| Debian packages:")]
+        wanted = set(re.findall(r"`([a-z0-9-]+)`", row.split("|")[1])) - {"libsidestep-dev"}
+        self.assertEqual(set(re.findall(r"/packages/([a-z0-9-]+)_\*\.deb", self.TEXT)), wanted)
+
+    def test_it_ends_without_root_and_without_what_built_it(self):
+        last = self.STEPS[max(at for at, step in enumerate(self.STEPS) if step.startswith("FROM ")):]
+        self.assertEqual([step for step in last if step.startswith(("COPY", "ADD"))], [])
+        self.assertEqual([step for step in last if step.startswith("USER ")], ["USER sidestep"])
+        self.assertEqual(last[-1], 'ENTRYPOINT ["sidestep"]')
+
+    def test_its_images_can_be_named(self):
+        page = (pages.SOURCE / "docs/start.md").read_text(encoding="utf-8")
+        self.assertEqual(set(re.findall(r"--build-arg (\w+)=", page)), {step.split()[1].partition("=")[0] for step in self.STEPS if step.startswith("ARG ")})
 
 
 class RulesTest(unittest.TestCase):

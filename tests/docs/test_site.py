@@ -24,12 +24,14 @@ FAILED_IMAGES = "[...document.images].filter(i => i.complete && !i.naturalWidth)
 # Words of a paragraph that are Markdown still: a list that no empty line precedes, a link, a fence, bold.
 MARKDOWN = r"""[...document.querySelectorAll('article p')].map(p => p.innerHTML.replace(/<code.*?<\/code>/gs, ''))
     .filter(text => /^- |\]\(|```|\*\*/m.test(text))"""
-# Tables: a header without words, a backslash that was to hide a bar, a name that is cut in two.
+# Tables: a header without words, a backslash that was to hide a bar, a name that is cut in two, a right edge that is cut off.
 TABLES = r"""[...document.querySelectorAll('article thead')].filter(h => !h.textContent.trim())
     .map(h => 'no words in the header of: ' + h.parentNode.textContent.trim().slice(0, 40))
     .concat([...document.querySelectorAll('article td code')]
         .filter(c => c.textContent.includes('\\|') || (/^\w+$/.test(c.textContent) && c.getClientRects().length > 1))
-        .map(c => 'in a cell: ' + c.textContent))"""
+        .map(c => 'in a cell: ' + c.textContent))
+    .concat([...document.querySelectorAll('article .md-typeset__scrollwrap')].filter(t => t.scrollWidth > t.clientWidth + 1)
+        .map(t => 'wider than the page: ' + t.textContent.trim().slice(0, 40)))"""
 SEARCH = """(() => { const box = document.querySelector("[data-md-component=search-query]");
     box.focus(); box.value = %r; box.dispatchEvent(new Event("input")) })()"""
 FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(e => e.href)"
@@ -92,6 +94,8 @@ class SiteTest(unittest.TestCase):
                               (r"<article><table><tr><td><code>a \| b", r"in a cell: a \| b"),
                               ("<article><table style='width: 1em; word-break: break-all'><tr><td><code>permission_denied",
                                "in a cell: permission_denied"),
+                              ("<article><div class=md-typeset__scrollwrap style='width: 9em; overflow-x: auto'><table style='width: 10em'><tr><td>a",
+                               "wider than the page: a"),
                               ("<img src=https://example.invalid/a.png>", "not of the site")]:
             page.write_text("<!doctype html><title>broken</title><body>" + broken)
             self.assertIn(words, "\n".join(self.problems(page)), broken)

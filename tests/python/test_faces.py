@@ -1,7 +1,9 @@
 """What values and errors look like, drawings, the doctor, and publishing."""
 
+import fcntl
 import os
 import pickle
+import unittest.mock
 import xml.etree.ElementTree
 
 import sidestep
@@ -100,6 +102,21 @@ class Published(PackageTest):
             self.fails("invalid_argument", self.context.publish, name, memory)
         with self.assertRaises(sidestep.Error):
             self.context.copy(f"shared:{name}", back)
+
+    def test_deadline(self):
+        with unittest.mock.patch.dict(os.environ, SIDESTEP_PEER_FOLDER=str(self.folder)):
+            context = sidestep.Context(MACHINE)
+        memory = context.allocate("host", 4096)
+        held = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        self.addCleanup(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        error = self.fails("timed_out", context.publish, "kv", memory, deadline=0.02)
+        self.assertIn("deadline of 20 ms passed; another process holds the folder", error.message)
+        fcntl.flock(held, fcntl.LOCK_UN)
+        for wrong in (-1, float("nan"), 365 * 24 * 3600 + 0.001, "1"):
+            error = self.fails("invalid_argument", context.publish, "new", memory, deadline=wrong)
+            self.assertTrue(error.message.startswith("deadline is "), error)
+        context.publish("new", memory, deadline=365 * 24 * 3600).close()
 
     def test_host_memory_of_this_machine(self):
         published = sidestep.publish(f"faces-live-{os.getpid()}", sidestep.allocate("host", 4096, pageable=True))

@@ -1,5 +1,5 @@
 """The wheel: pip builds it from pyproject.toml and installs it into an empty environment, where the package, the command and
-the NCCL drop-in work."""
+the NCCL drop-in work. SIDESTEP_WHEEL_PYTHON names the interpreter, which need not be the one that runs the test."""
 
 import os
 import pathlib
@@ -12,25 +12,41 @@ import zipfile
 
 import sidestep
 
+PYTHON = os.environ.get("SIDESTEP_WHEEL_PYTHON", sys.executable)
 SOURCE = pathlib.Path(os.environ["SIDESTEP_SOURCE_DIR"])
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 # As the build folder, so that the compiler cache has everything.
 BUILD = {**CLEAN, "SKBUILD_CMAKE_DEFINE": "SIDESTEP_WERROR=ON", "SIDESTEP_GPU_ARCHITECTURES": "none"}
 
 
+def version_of(interpreter):
+    """As names of wheels have it. Skips where the interpreter is missing."""
+    try:
+        asked = subprocess.run([interpreter, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"], env=CLEAN,
+                               capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise unittest.SkipTest(f"there is no {interpreter} on PATH") from None
+    if asked.returncode != 0:
+        raise unittest.SkipTest(f"{interpreter} does not run: {asked.stderr.strip()}")
+    return asked.stdout.strip()
+
+
 class WheelTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        cls.version = version_of(PYTHON)
+        if PYTHON != sys.executable and cls.version == version_of(sys.executable):
+            raise unittest.SkipTest("the wheel of this Python has a test of its own")
         folder = tempfile.TemporaryDirectory(prefix="sidestep-wheel-")
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.place = cls.folder / "environment"
-        if subprocess.run([sys.executable, "-m", "venv", cls.place], capture_output=True, check=False).returncode != 0:
+        if subprocess.run([PYTHON, "-m", "venv", cls.place], capture_output=True, check=False).returncode != 0:
             raise unittest.SkipTest("this Python makes no virtual environments (python3-venv)")
         asked = cls.pip("download", "--quiet", "--no-deps", "--dest", cls.folder / "asked", "scikit-build-core", check=False)
         if asked.returncode != 0:
             raise unittest.SkipTest("no package index is reached, which has scikit-build-core")
-        subprocess.run([SOURCE / "tools" / "wheel.sh", cls.folder / "made", sys.executable], check=True, env=BUILD,
+        subprocess.run([SOURCE / "tools" / "wheel.sh", cls.folder / "made", PYTHON], check=True, env=BUILD,
                        stdout=subprocess.DEVNULL)
         (cls.wheel,) = (cls.folder / "made").iterdir()
         cls.pip("install", "--no-index", "--quiet", cls.wheel)
@@ -47,13 +63,13 @@ class WheelTest(unittest.TestCase):
         return done.stdout
 
     def test_the_name_tells_python_and_the_c_library(self):
-        version = "cp%d%d" % sys.version_info[:2]
-        self.assertRegex(self.wheel.name, rf"^sidestep-{sidestep.__version__}-{version}-{version}-manylinux_2_\d+_\w+\.whl$")
+        self.assertRegex(self.wheel.name, rf"^sidestep-{sidestep.__version__}-{self.version}-{self.version}-manylinux_2_\d+_\w+\.whl$")
 
     def test_what_it_holds(self):
         with zipfile.ZipFile(self.wheel) as archive:
             names = archive.namelist()
             entries = archive.read(f"sidestep-{sidestep.__version__}.dist-info/entry_points.txt").decode()
+        self.assertIn(f"sidestep/_core.cpython-{self.version[2:]}-", "".join(names))
         self.assertIn("[vllm.general_plugins]\nsidestep = sidestep.vllm:register\n", re.sub(" *= *", " = ", entries))
         for name in ["sidestep/py.typed", "sidestep/_core.pyi", "sidestep/bin/sidestep", "sidestep/lib/sidestep/nccl/libnccl.so.2",
                      "sidestep/lib/sidestep/cufile/libcufile.so.0"]:

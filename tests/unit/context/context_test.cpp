@@ -1,5 +1,7 @@
 // Whole copies over an emulated machine and over this machine's host memory and files.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -250,6 +252,31 @@ TEST_F(ContextTest, AMissingFileIsSaidToBeMissing) {
         ASSERT_FALSE(done.ok());
         EXPECT_EQ(done.error().code, ErrorCode::not_found) << done.error().to_string();
     }
+}
+
+// Another process holds the folder of names: the call ends at its deadline, and the name that it gets later is withdrawn.
+TEST_F(ContextTest, PublishKeepsItsDeadline) {
+    const auto ours = Context::open({.machine = "dgx-h100", .peer_folder = directory});
+    auto memory = ours->allocate(Place::gpu(0), 4096);
+    ASSERT_TRUE(ours && memory);
+    const auto publish = [&](std::chrono::milliseconds deadline) {
+        return ours->publish("kv", *memory, {.deadline = deadline});
+    };
+    for (const auto wrong : {std::chrono::milliseconds(-1), longest_limit + std::chrono::milliseconds(1)})
+        EXPECT_EQ(publish(wrong).error().code, ErrorCode::invalid_argument);
+    const int held = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ASSERT_EQ(::flock(held, LOCK_EX), 0);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto late = publish(std::chrono::milliseconds(50));
+    ASSERT_FALSE(late.ok());
+    EXPECT_EQ(late.error().code, ErrorCode::timed_out) << late.error().to_string();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));  // the folder is waited for for 5
+    ::close(held);
+    // As long as the late one has the name it is taken.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    auto published = publish(longest_limit);
+    while (!published && std::chrono::steady_clock::now() < until) published = publish(longest_limit);
+    EXPECT_TRUE(published) << published.error().to_string();
 }
 
 TEST(Routes, PeersBelowOneSwitchAvoidTheHost) {
