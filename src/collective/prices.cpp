@@ -84,6 +84,7 @@ double Prices::direct_us(Shape shape, const Work& work) const {
     // All others of two ranks are neighbours.
     double rate = ranks_ == 2 ? std::max(ring_rate(), figures_.link_gb_per_s) : figures_.link_gb_per_s;
     if (shape == Shape::pushed_slices) rate = std::max(rate, figures_.push_gb_per_s);
+    if (work.reads) rate *= reading_part;
     return std::max(share_us(work.bytes, unit, std::max(figures_.max_blocks, 1), figures_.block_gb_per_s),
                     static_cast<double>(work.bytes) / (rate * 1e3));
 }

@@ -47,8 +47,11 @@ Work Works::work(Shape shape) const {
             return {2 * divided(), block(), 2, 0, true, block() / ranks_, 1 + polling};
         case Shape::lines:
             return lines_work();
-        case Shape::slices:
-            return slices_work();
+        case Shape::slices: {
+            Work work = slices_work();
+            work.reads = facts_.full_mesh && ranks_ > 2 && combines(operation_.collective);
+            return work;
+        }
         case Shape::pushed_slices:
             return pushed_work();
         case Shape::pairs:
@@ -132,12 +135,12 @@ Work Works::slices_work() const {
 }
 
 // The first pieces have to come before anything is combined, and the last turns have nothing to push. An all_reduce hides some of
-// that, since it moves bytes both ways at a time: pushed it took 3 us more at 8 MiB and 3 less at 32, reduce and reduce_scatter
-// 8 to 20 more (four H200, docs/lab-book.md, "Loads under way").
+// that, since it moves bytes both ways at a time: pushed it took 3 us more at 8 MiB and 6 less at 32, reduce and reduce_scatter
+// 8 to 20 more (four H200, docs/lab-book.md, "Larger pieces"). Between two ranks it is even from 20 MiB on.
 Work Works::pushed_work() const {
     Work work = slices_work();
     work.hops += 1;
-    work.releases += is(Collective::all_reduce) ? 1 : 16;
+    work.releases += !is(Collective::all_reduce) ? 16 : ranks_ == 2 ? 1 : 4;
     return work;
 }
 

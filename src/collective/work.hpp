@@ -18,6 +18,7 @@ struct Work {
     bool lines = false;      // packets: these are lines
     bool lamport = false;    // packets: these have no flags
     bool one_way = false;    // who sends the most does not wait for as much
+    bool reads = false;      // slices: through links that carry the requests of other reads the other way
 };
 
 class Works {

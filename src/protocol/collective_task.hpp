@@ -350,10 +350,10 @@ struct ArenaLayout {
     // Largest slice in `lines`. Of two ranks each has one other, and one lane for it where others have one
     // for each rank.
     constexpr uint64_t lines_payload() const {
-        return ranks <= 2 ? uint64_t{2} << 20 : (uint64_t{2} << 20) >> halvings();
+        return ranks <= 2 ? uint64_t{2} << 20 : (uint64_t{4} << 20) >> halvings();
     }
     // What one pass of a staged slice or pair carries, for each rank and thread block.
-    constexpr uint64_t stage_bytes() const { return (uint64_t{64} << 10) >> halvings(); }
+    constexpr uint64_t stage_bytes() const { return (uint64_t{128} << 10) >> halvings(); }
 
     static constexpr uint64_t line = 64;
     constexpr uint64_t entry(unsigned parity, unsigned block, unsigned rank) const {
@@ -458,8 +458,8 @@ private:
     constexpr unsigned halvings() const { return ranks <= 2 ? 1 : ranks <= 4 ? 2 : ranks <= 8 ? 3 : 4; }
 };
 static_assert(max_blocks == 2 * staging_blocks);
-static_assert(ArenaLayout{4}.bytes() < (uint64_t{32} << 20) &&
-              ArenaLayout{16}.bytes() < (uint64_t{32} << 20));
+static_assert(ArenaLayout{4}.bytes() < (uint64_t{64} << 20) &&
+              ArenaLayout{16}.bytes() < (uint64_t{64} << 20));
 
 // Never 0, which is what the arena holds at first.
 constexpr uint32_t packet_flag(uint64_t epoch) {

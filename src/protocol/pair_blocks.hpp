@@ -11,10 +11,17 @@ constexpr bool is_eager(uint64_t bytes, unsigned ranks, uint64_t eager_max = ~ui
     return bytes <= eager_max && bytes <= ArenaLayout{ranks}.eager_payload();
 }
 
-// Among so many ranks two thread blocks of pairs share a multiprocessor. Among more, three do, so that each pair of four ranks has
-// 64 of them, not 42, which carry a tenth more; it costs what is short 0.5 us (docs/lab-book.md, "Blocks of pairs").
+// Among so many ranks two thread blocks of pairs share a multiprocessor. Among more, three do for pairs of so many bytes, so that
+// each pair of four ranks has 64 of them, not 42, which carry a tenth more; it costs what is shorter 0.5 us (docs/lab-book.md,
+// "Blocks of pairs").
 constexpr unsigned ranks_of_few_pairs = 3;
+constexpr uint64_t bytes_of_many_blocks = 4 << 20;
 constexpr unsigned max_pair_blocks = 192;  // of all pairs together; of few max_blocks
+
+// Whether three have to share one. `most`: the task's pair_blocks_max, which is less where there is less room.
+constexpr bool are_many(unsigned blocks, unsigned ranks, uint64_t most) {
+    return ranks > ranks_of_few_pairs && (most <= max_blocks || blocks * (ranks - 1) > max_blocks);
+}
 
 // Thread blocks that carry one direction of a pair. Both ends derive it from what they agree on. One for
 // every 8 KiB of what is not eager, or as many as if it were: with 32 KiB 128 KiB took 1.4 us more between
@@ -24,7 +31,8 @@ constexpr unsigned pair_blocks(uint64_t bytes, unsigned ranks, uint64_t eager_ma
                                uint64_t most = max_blocks) {
     if (is_eager(bytes, ranks, eager_max))
         return bytes == 0 ? 1 : static_cast<unsigned>((bytes + eager_share - 1) / eager_share);
-    const uint64_t of_each = most / (ranks <= 2 ? 1 : ranks - 1);
+    const uint64_t of_all = bytes < bytes_of_many_blocks && most > max_blocks ? max_blocks : most;
+    const uint64_t of_each = of_all / (ranks <= 2 ? 1 : ranks - 1);
     const unsigned max = of_each < 1                ? 1
                          : of_each < staging_blocks ? static_cast<unsigned>(of_each)
                                                     : staging_blocks;

@@ -126,7 +126,7 @@ protected:
         if (shape == Shape::lamport && bytes > layout.lamport_payload()) return;
         if (shape == Shape::coalesced && bytes > layout.packet_payload()) return;
         if (shape == Shape::packets_two_phase && bytes / n_ > layout.packet_payload()) return;
-        const bool rooted = (what == What::reduce || what == What::broadcast) && n_ > 2;
+        const bool rooted = what == What::reduce || what == What::broadcast;
         if (shape == Shape::lines && bytes / (rooted ? n_ - 1 : n_) > layout.lines_payload()) return;
         const bool small = bytes <= 2_MiB;
         const double others = 1.0 * (n_ - 1) / n_;
@@ -169,7 +169,7 @@ TEST_F(MeasureCollectives, AllReduce) {
     for (const std::uint64_t bytes : {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB})
         row("two phases f32", What::all_reduce, Shape::packets_two_phase, bytes, {1, 4, 8, 16, 32, 64});
     for (const std::uint64_t bytes :
-         {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB})
+         {8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB, 256_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB, 8_MiB})
         row("lines f32", What::all_reduce, Shape::lines, bytes, {1, 4, 8, 16, 24, 32, 48, 64});
     for (const std::uint64_t bytes : {128_KiB, 512_KiB, 2_MiB})
         row("lines bf16", What::all_reduce, Shape::lines, bytes, {8, 16, 32, 64}, Element::bf16);
@@ -206,7 +206,7 @@ TEST_F(MeasureCollectives, ToOneAndFromOne) {
     for (const auto [what, name] :
          {Named{What::reduce, "reduce"}, Named{What::reduce_scatter, "reduce_scatter"},
           Named{What::broadcast, "broadcast"}, Named{What::all_gather, "all_gather"}}) {
-        for (const std::uint64_t bytes : {8_KiB, 32_KiB, 128_KiB, 512_KiB, 1_MiB, 2_MiB})
+        for (const std::uint64_t bytes : {8_KiB, 32_KiB, 128_KiB, 512_KiB, 1_MiB, 2_MiB, 4_MiB, 8_MiB})
             row(fmt::format("lines {}", name).c_str(), what, Shape::lines, bytes, {1, 4, 8, 16, 32, 48, 64});
         for (const std::uint64_t bytes : {128_KiB, 512_KiB, 1_MiB, 2_MiB, 8_MiB, 128_MiB})
             row(fmt::format("slices {}", name).c_str(), what, Shape::slices, bytes, {8, 16, 32, 64});

@@ -285,7 +285,7 @@ Result<void> CollectiveSeat::launch(const CollectiveTask& task, Launch& launch, 
     const bool comes_early = held_->kernels->may_come_early(task, launch.blocks * launch.rows);
     const CUlaunchConfig how{launch.blocks, launch.rows,          1, launch.threads, 1, 1, 0, stream,
                              &early,        comes_early ? 1u : 0u};
-    const CUfunction kernel = held_->kernels->kernel(task, ranks_, launch.plain);
+    const CUfunction kernel = held_->kernels->kernel(task, ranks_, launch.plain, launch.blocks);
     const CUresult status = cuda().cuLaunchKernelEx(&how, kernel, arguments, nullptr);
     if (status == CUDA_ERROR_INVALID_HANDLE)
         return Error{ErrorCode::invalid_argument, "the stream does not belong to the rank's GPU",

@@ -105,7 +105,8 @@ CollectiveKernels::~CollectiveKernels() {
     for (unsigned i = 0; i < loaded_; ++i) context_->cuda().cuModuleUnload(modules_[i]);
 }
 
-CUfunction CollectiveKernels::kernel(const protocol::CollectiveTask& task, unsigned ranks, bool plain) const {
+CUfunction CollectiveKernels::kernel(const protocol::CollectiveTask& task, unsigned ranks, bool plain,
+                                     unsigned blocks) const {
     const unsigned size = ranks <= 4 ? 0 : 1;
     // What combines nothing moves bytes, whatever they are.
     const bool combines = task.combine != Combine::none;
@@ -121,7 +122,9 @@ CUfunction CollectiveKernels::kernel(const protocol::CollectiveTask& task, unsig
             if (!combines) return lines_copy_[size];
             return plain ? of_element.lines[size] : of_element.some_lines[size];
         case Shape::pairs:
-            return plain ? eager_pairs_ : ranks > protocol::ranks_of_few_pairs ? many_pairs_ : pairs_;
+            return plain                                                     ? eager_pairs_
+                   : protocol::are_many(blocks, ranks, task.pair_blocks_max) ? many_pairs_
+                                                                             : pairs_;
         case Shape::ring:
             return combines ? rings_[static_cast<unsigned>(element)] : ring_move_;
         case Shape::coalesced:
@@ -133,10 +136,7 @@ CUfunction CollectiveKernels::kernel(const protocol::CollectiveTask& task, unsig
 
 bool CollectiveKernels::may_come_early(const protocol::CollectiveTask& task, unsigned blocks) const {
     constexpr unsigned max_early_blocks = 32;
-    const bool packets = task.shape == Shape::packets || task.shape == Shape::packets_two_phase ||
-                         task.shape == Shape::coalesced || task.shape == Shape::lamport ||
-                         task.shape == Shape::lines || task.shape == Shape::pairs;
-    return overlaps_ && packets && blocks <= max_early_blocks;
+    return overlaps_ && blocks <= max_early_blocks && task.shape != Shape::ring;
 }
 
 }  // namespace sidestep::backends::cuda

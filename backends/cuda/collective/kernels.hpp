@@ -22,9 +22,11 @@ public:
     // The kernel that runs such a task. `plain`: the shorter one will do, where there are two. Of lamport:
     // all ranks are sent the same whole, aligned units, which this one combines; of lines: all ranks are
     // sources and targets of every slice; of pairs: all that leaves this GPU or comes to it is eager.
-    CUfunction kernel(const protocol::CollectiveTask& task, unsigned ranks, bool plain) const;
+    // `blocks`: of pairs, thread blocks of each.
+    CUfunction kernel(const protocol::CollectiveTask& task, unsigned ranks, bool plain,
+                      unsigned blocks) const;
     // Whether a launch of `blocks` may be brought to the multiprocessors while the kernel before it still
-    // runs: packets and pairs of few blocks. More could take the room that kernels of another group need, for
+    // runs: all of few blocks but rings. More could take the room that kernels of another group need, for
     // which this one's peers wait.
     bool may_come_early(const protocol::CollectiveTask& task, unsigned blocks) const;
 

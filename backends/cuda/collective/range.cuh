@@ -183,6 +183,48 @@ private:
     }
 };
 
+// Ranges that are copied together, of so many in a circle: those from `first` on.
+struct Circle {
+    unsigned first;
+    unsigned count;
+    unsigned of;
+};
+constexpr unsigned together = 3;
+
+// Copies some ranges, each to one target, of whole units at boundaries of 16: the loads of all are under way before the
+// first store waits for one. By all workers.
+static __device__ __noinline__ void copy_together(const Ends* ends, const uint64_t* bytes, Circle some,
+                                                  unsigned workers) {
+    constexpr int batch = 4;
+    uint64_t longest = 0;
+    const char* from[together];
+    char* to[together];
+    uint64_t units[together];
+#pragma unroll
+    for (unsigned i = 0; i < together; ++i) {
+        const unsigned nth = (some.first + i) % some.of;
+        from[i] = ends[nth].from[0];
+        to[i] = ends[nth].to[0];
+        units[i] = i < some.count ? bytes[nth] / 16 : 0;
+        if (units[i] > longest) longest = units[i];
+    }
+#pragma unroll 1
+    for (uint64_t at = threadIdx.x; at < longest; at += batch * workers) {
+        Words value[together][batch];
+#pragma unroll
+        for (unsigned i = 0; i < together; ++i)
+#pragma unroll
+            for (int b = 0; b < batch; ++b)
+                value[i][b] =
+                    at + b * workers < units[i] ? load16(from[i] + 16 * (at + b * workers)) : Words{};
+#pragma unroll
+        for (unsigned i = 0; i < together; ++i)
+#pragma unroll
+            for (int b = 0; b < batch; ++b)
+                if (at + b * workers < units[i]) store16(to[i] + 16 * (at + b * workers), value[i][b]);
+    }
+}
+
 // `group`: sources that are read at a time; where there may be more, the sums of `batch` units are carried
 // along.
 template <Element element, int group, int batch, bool carries>

@@ -22,6 +22,7 @@ struct Meeting {
         uint64_t combined_bytes;
         Ends pushed[protocol::max_ranks];
         uint64_t pushed_bytes[protocol::max_ranks];
+        bool odd;  // some of what is pushed is not made of whole units of 16 bytes
     };
     Turn turns[2];
 };
@@ -36,6 +37,7 @@ public:
 
     // All threads of the block.
     __device__ void run() {
+        wait_for_kernel_before();
         if (threadIdx.x < kernel_.ranks) meeting_.arena[threadIdx.x] = kernel_.arena(threadIdx.x);
         round_ = load_word(&kernel_.station.control->round[blockIdx.x]);
         if (__syncthreads_or(!kernel_.well(kernel_.failed(), rank()))) return kernel_.report();
@@ -181,6 +183,7 @@ private:
     // Everything this block has written, before, is seen by the blocks of its number once they are past.
     __device__ void barrier() {
         ++round_;
+        let_next_kernel_come();
         __syncthreads();
         say(threadIdx.x, round_);
         if (is_last_thread()) count(round_);
@@ -323,11 +326,16 @@ private:
         if (is_last_thread()) count(round_);
     }
 
+    // The next rank first, so that not all write to one GPU at a time.
     __device__ void take(const Meeting::Turn& turn, unsigned workers) const {
+        const unsigned next = rank() + 1;
 #pragma unroll 1
-        for (unsigned k = 0; k < ranks(); ++k) {
-            // The next rank first, so that not all write to one GPU at a time.
-            const unsigned owner = (rank() + 1 + k) % ranks();
+        for (unsigned k = 0; k < ranks() && !turn.odd; k += together)
+            copy_together(turn.pushed, turn.pushed_bytes, {next + k, min(ranks() - k, together), ranks()},
+                          workers);
+#pragma unroll 1
+        for (unsigned k = 0; k < ranks() && turn.odd; ++k) {
+            const unsigned owner = (next + k) % ranks();
             if (turn.pushed_bytes[owner])
                 Copying().run(turn.pushed[owner], turn.pushed_bytes[owner], workers);
         }
@@ -336,7 +344,9 @@ private:
 
     // By a warp.
     __device__ void prepare(unsigned lane, Meeting::Turn& turn, uint64_t number) const {
-        if (lane < ranks()) prepare_push(turn, number, lane);
+        const bool odd = lane < ranks() && prepare_push(turn, number, lane);
+        const bool any = __any_sync(~0u, odd);
+        if (lane == 0) turn.odd = any;
         const Slice& slice = kernel_.task.slices[rank()];
         const Share part = number < 2 ? Share{0, 0} : piece(rank(), number - 2);
         const bool wanted = part.begin < part.end && slice.sources;
@@ -357,7 +367,8 @@ private:
             });
     }
 
-    __device__ void prepare_push(Meeting::Turn& turn, uint64_t number, unsigned owner) const {
+    // Whether the piece is not made of whole units.
+    __device__ bool prepare_push(Meeting::Turn& turn, uint64_t number, unsigned owner) const {
         const Slice& slice = kernel_.task.slices[owner];
         const Share part = piece(owner, number);
         const char* const from =
@@ -368,6 +379,7 @@ private:
         if (wanted)
             fill_one(turn.pushed[owner], from,
                      meeting_.arena[owner] + layout().push_slot(blockIdx.x, number, rank()));
+        return wanted && (misalignment(from) || (part.end - part.begin) % 16);
     }
 
     KernelContext kernel_;

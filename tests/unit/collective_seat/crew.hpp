@@ -17,7 +17,7 @@ class Crew {
 public:
     // Every rank has `heap_bytes` of memory, which all have in slot 1.
     explicit Crew(unsigned ranks, std::uint64_t deadline_ns = 30'000'000'000,
-                  std::size_t heap_bytes = 4 << 20);
+                  std::size_t heap_bytes = 8 << 20);
     // Seats first: their tasks use the memory.
     ~Crew();
 
