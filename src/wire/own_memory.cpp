@@ -84,7 +84,7 @@ Result<std::shared_ptr<Slots>> OwnMemory::slots(const route::End& slot, bool in)
     auto& known = slots_[{slot.place, in}];
     if (known) return known;
     if (!pieces_) {
-        pieces_ = std::make_shared<Pieces>(engine_.lookout());
+        pieces_ = std::make_shared<Pieces>(engine_.machine().lookout);
         engine_.drive_in_background(pieces_);
     }
     SIDESTEP_TRY(known, Slots::create(pool_, pieces_, slot.place, slot.memory));
