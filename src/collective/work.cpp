@@ -49,7 +49,8 @@ Work Works::work(Shape shape) const {
             return lines_work();
         case Shape::slices: {
             Work work = slices_work();
-            work.reads = facts_.full_mesh && ranks_ > 2 && combines(operation_.collective);
+            work.reads = facts_.wire == Wire::nvlink && facts_.full_mesh && ranks_ > 2 &&
+                         combines(operation_.collective);
             return work;
         }
         case Shape::pushed_slices:

@@ -22,7 +22,7 @@ TEST(Choose, SmallMiddleAndLargeAllReduces) {
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 32 << 10, 4), "one-shot packets");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 4), "lines");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 2 << 20, 4), "lines");
-    EXPECT_EQ(algorithm_of(Collective::all_reduce, (2 << 20) + 1, 4), "slices");
+    EXPECT_EQ(algorithm_of(Collective::all_reduce, (4 << 20) + 1, 4), "slices");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, std::uint64_t{8} << 30, 4), "pushed slices");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 128 << 10, 2), "one-shot packets");
     EXPECT_EQ(algorithm_of(Collective::all_reduce, 512 << 10, 2), "lines");
@@ -200,8 +200,8 @@ TEST(Choose, FiguresMayEndPacketsEarlierOrLater) {
     facts.figures.lines_max = 1 << 30;
     facts.figures.link_gb_per_s = facts.figures.push_gb_per_s = 1;  // by price slices, which carry no flags
     EXPECT_EQ(algorithm(8), "lines") << "whatever they cost";
-    EXPECT_EQ(algorithm(2 << 20), "lines");
-    EXPECT_EQ(algorithm((2 << 20) + 1), "slices");
+    EXPECT_EQ(algorithm(4 << 20), "lines");
+    EXPECT_EQ(algorithm((4 << 20) + 1), "slices");
 }
 
 // Two H200: quicker than packets from 512 B on, and than lines up to 256 KiB (docs/lab-book.md, "Lamport").

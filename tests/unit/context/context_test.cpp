@@ -270,7 +270,8 @@ TEST_F(ContextTest, PublishKeepsItsDeadline) {
     const auto late = publish(std::chrono::milliseconds(50));
     ASSERT_FALSE(late.ok());
     EXPECT_EQ(late.error().code, ErrorCode::timed_out) << late.error().to_string();
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));  // the folder is waited for for 5
+    EXPECT_LT(std::chrono::steady_clock::now() - begin,
+              std::chrono::seconds(3));  // the folder is waited for for 5
     ::close(held);
     // As long as the late one has the name it is taken.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
