@@ -18,8 +18,8 @@ TEST_F(Groups, EveryOperationOfFourProcesses) {
     const auto start = Clock::now();
     std::string where;
     while (where != "yes" && Clock::now() - start < soon) {
-        expect_all("checked 200003 2", "ok");
-        where = peers[1]->tell("explain 200003");
+        expect_all("checked 600003 2", "ok");
+        where = peers[1]->tell("explain 600003");
     }
     EXPECT_EQ(where, "yes");
     expect_all("leave", "ok");
@@ -81,7 +81,7 @@ TEST_F(Groups, MeasureTheStart) {
 
 TEST_F(Groups, MemoryThatIsFreedAndGivenAgain) {
     join(2, long_timeout);
-    expect_all("again 200003", "ok");
+    expect_all("again 600003", "ok");
     expect_all("again 100", "ok");
 }
 
@@ -89,7 +89,7 @@ TEST_F(Groups, MemoryThatIsFreedAndGivenAgain) {
 TEST_F(Groups, MemoryIsLetGoOfWhenItIsDetached) {
     join(2, long_timeout);
     const std::string before = peers[1]->tell("mapped");
-    ASSERT_EQ(peers[0]->tell("attach 200003 300"), "ok");
+    ASSERT_EQ(peers[0]->tell("attach 600003 300"), "ok");
     EXPECT_EQ(peers[1]->tell("mapped"), std::to_string(std::stoi(before) + 300));
     ASSERT_EQ(peers[0]->tell("detach"), "ok");
     EXPECT_EQ(peers[1]->tell("mapped"), before);
@@ -98,7 +98,7 @@ TEST_F(Groups, MemoryIsLetGoOfWhenItIsDetached) {
 TEST_F(Groups, MemoryIsLetGoOfWhenItIsFreed) {
     join(2, long_timeout);
     const std::string before = peers[1]->tell("mapped");
-    ASSERT_EQ(peers[0]->tell("attach 200003 1"), "ok");
+    ASSERT_EQ(peers[0]->tell("attach 600003 1"), "ok");
     ASSERT_EQ(peers[0]->tell("free 1"), "ok");
     const auto start = Clock::now();
     while (peers[1]->tell("mapped") != before && Clock::now() - start < soon)
