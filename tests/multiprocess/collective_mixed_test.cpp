@@ -46,8 +46,8 @@ TEST_F(Mixed, EveryOperation) {
     const auto start = Clock::now();
     std::vector<std::string> where;
     while (where != std::vector<std::string>(4, "yes") && Clock::now() - start < soon) {
-        expect_ranks("checked 200003 2");
-        where = tell_ranks([](int) { return "explain 200003"; });
+        expect_ranks("checked 600003 2");
+        where = tell_ranks([](int) { return "explain 600003"; });
     }
     EXPECT_EQ(where, std::vector<std::string>(4, "yes"));
     expect_ranks("leave");
@@ -69,7 +69,7 @@ TEST_F(Mixed, FloatsHaveTheSameBits) {
 
 TEST_F(Mixed, MemoryThatIsAttachedFreedAndGivenAgain) {
     join_all(long_timeout);
-    expect_ranks("again 200003");
+    expect_ranks("again 600003");
     expect_ranks("again 100");
 }
 
@@ -112,7 +112,7 @@ TEST_F(Mixed, OneProcessIsKilled) {
 
 TEST_F(Mixed, TheyLeaveOneAfterTheOther) {
     join_all(long_timeout);
-    expect_ranks("checked 200003 2");
+    expect_ranks("checked 600003 2");
     EXPECT_EQ(peers[1]->tell("leave|"), "ok|");
     EXPECT_EQ(peers[0]->tell("status|status"), "ok|ok");
     EXPECT_EQ(peers[0]->tell("leave|"), "ok|");
