@@ -161,7 +161,7 @@ protected:
     void TearDown() override { ::unsetenv(machine_variable); }
     int ranks() const { return GetParam().second; }
     // Where a ring is taken, and no more than six processes under a sanitizer get through.
-    std::size_t count() const { return ranks() == 4 ? 1'000'001 : 600'001; }
+    std::size_t count() const { return ranks() == 4 ? 2'000'001 : 1'200'001; }
 };
 
 TEST_P(Rings, EveryOperation) {
