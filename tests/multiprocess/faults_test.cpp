@@ -297,8 +297,8 @@ TEST_F(Faults, OffersWithOneByteChanged) {
         for (const char change : {'\x01', '\x80', '\xff'}) {
             std::string message = real.message;
             message[at] = static_cast<char>(message[at] ^ change);
-            // Of another number it is no answer.
-            const milliseconds deadline(at >= 7 && at < 15 ? 50 : 20'000);
+            // Of another number it is no answer. On a busy machine the copy has to come so far before it gives up.
+            const milliseconds deadline(at >= 7 && at < 15 ? 400 : 20'000);
             refused += code_of_answer(fake, message, {real.descriptor}, deadline) != ErrorCode{0} ? 1 : 0;
         }
     }
