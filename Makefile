@@ -47,7 +47,7 @@ test-sanitizers: setup
 	@tools/build.sh tsan $(JOBS) sanitized_tests
 	@ctest --preset tsan -j $(SANITIZED_JOBS)
 
-# One archive with the command and the tests, to carry to a machine with GPUs: of any kind, unless GPU_ARCHITECTURES is given.
+# One archive with the command and the tests of GPUs and backends, to carry to a machine with GPUs: of any kind, unless GPU_ARCHITECTURES is given.
 bundle: export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES:auto=all)
 bundle: setup
 	@tools/build.sh release $(JOBS) bundle
