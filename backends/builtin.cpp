@@ -104,8 +104,9 @@ Result<std::unique_ptr<backend::NetworkEngine>> make_rdma_engine(const Topology*
 #endif
 }
 
-Result<std::unique_ptr<backend::NetworkEngine>> make_plugin_engine(const std::string& plugin) {
-    auto engine = ncclnet::Engine::create({.plugin = plugin, .patience = {}});
+Result<std::unique_ptr<backend::NetworkEngine>> make_plugin_engine(const std::string& plugin,
+                                                                   const Topology* topology) {
+    auto engine = ncclnet::Engine::create({.plugin = plugin, .patience = {}, .topology = topology});
     if (!engine) return engine.error();
     return std::unique_ptr<backend::NetworkEngine>(std::move(*engine));
 }
@@ -137,7 +138,7 @@ Result<Engines> make_network_engines(const base::Environment& environment, const
         SIDESTEP_CHECK(add(make_rdma_engine(&topology), "RDMA cards are"));
     // A plugin can do anything in this process: none is loaded unless the user asks for it.
     if (which == Network::ncclnet || (automatic && !environment.nccl_net.empty()))
-        SIDESTEP_CHECK(add(make_plugin_engine(environment.nccl_net), "the network plugin is"));
+        SIDESTEP_CHECK(add(make_plugin_engine(environment.nccl_net, &topology), "the network plugin is"));
     if (which == Network::tcp || automatic) engines.push_back(std::make_unique<tcp::Engine>());
     return engines;
 }
@@ -163,7 +164,7 @@ EngineRefusal why_no_engine(const base::Environment& environment, std::string_vi
     if (name == "ncclnet") {
         if (automatic && environment.nccl_net.empty())
             return {"no network plugin is named", "name it in SIDESTEP_NCCL_NET"};
-        return refusal_of(make_plugin_engine(environment.nccl_net));
+        return refusal_of(make_plugin_engine(environment.nccl_net, nullptr));
     }
     if (name != "verbs") return {"there is no such engine", ""};
     if (!has_rdma_cards())

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <sidestep/node.hpp>
 
 #include "bench/text.hpp"
 
@@ -52,21 +53,23 @@ public:
     NetRun(const Context& context, const NetPlan& plan, const Options& options, const SayLine& say)
         : context_(context), plan_(plan), options_(options), say_(say) {
         latency_.key = "net_latency";
-        latency_.description =
-            fmt::format("a copy of up to {} to {} and back", format_bytes(small), plan.node);
+        const std::string both = plan.other.empty() ? fmt::format("to {}", plan.node)
+                                                    : fmt::format("from {} to {}", plan.node, plan.other);
+        latency_.description = fmt::format("a copy of up to {} {} and back", format_bytes(small), both);
         batches_.key = "net_batch";
-        batches_.description = fmt::format("many pieces in one batch to {} and back", plan.node);
+        batches_.description = fmt::format("many pieces in one batch {} and back", both);
         bandwidth_.key = "net_bandwidth";
-        bandwidth_.description = fmt::format("a larger copy to {} and back", plan.node);
+        bandwidth_.description = fmt::format("a larger copy {} and back", both);
     }
 
     Result<std::vector<CaseResult>> run() {
-        if (auto opened = open_plain(); !opened) return opened.error();
+        auto opened = past_here() ? open_nodes() : open_plain();
+        if (!opened) return opened.error();
         std::optional<Error> failed;
-        for (const Place& here : {Place::host(), Place::gpu(plan_.gpu)})
-            for (const Place& there : {Place::host(), Place::gpu(0)})
+        for (const Place& here : ends(false))
+            for (const Place& there : ends(true))
                 if (!failed)
-                    if (auto done = both_ways(here, there.on(plan_.node)); !done) failed = done.error();
+                    if (auto done = both_ways(here, there); !done) failed = done.error();
         if (!failed)
             if (auto done = batches(); !done) failed = done.error();
         if (!failed)
@@ -76,6 +79,24 @@ public:
     }
 
 private:
+    // Between two nodes, so that this machine asks alone.
+    bool past_here() const { return !plan_.other.empty(); }
+
+    // What is measured of this machine, or the first node; `far`: of the node, or the second.
+    std::vector<Place> ends(bool far) const {
+        if (!past_here() && !far) return {Place::host(), Place::gpu(plan_.gpu)};
+        const std::string& node = far && past_here() ? plan_.other : plan_.node;
+        return {Place::host().on(node), Place::gpu(0).on(node)};
+    }
+
+    // Nobody opens plain sockets between them.
+    Result<void> open_nodes() const {
+        for (const std::string& node : {plan_.node, plan_.other})
+            if (const auto reached = topology_of(context_, node); !reached) return reached.error();
+        return say_(fmt::format("from {} to {} and back; beside it two copies by this machine\n", plan_.node,
+                                plan_.other));
+    }
+
     // As many sockets as copies use, and one.
     Result<void> open_plain() {
         auto all = context_.probe_network(plan_.node);
@@ -105,9 +126,10 @@ private:
     }
 
     Result<void> both_ways(const Place& here, const Place& there) {
-        std::string missing = here.is_gpu() ? why_no_gpu() : std::string();
-        if (missing.empty()) {
-            const auto memory = context_.allocate(there, small);
+        std::string missing = here.is_gpu() && here.node().empty() ? why_no_gpu() : std::string();
+        for (const Place& place : {here, there}) {
+            if (place.node().empty() || !missing.empty()) continue;
+            const auto memory = context_.allocate(place, small);
             if (!memory) missing = memory.error().to_string();
         }
         for (const bool back : {false, true}) {
@@ -146,7 +168,7 @@ private:
 
     Result<void> one_way(const Place& from, const Place& to, bool back) {
         // Host memory of both machines is what plain sockets are most like: their own rows stand there.
-        const bool plain_rows = from.is_host() && to.is_host();
+        const bool plain_rows = from.is_host() && to.is_host() && !past_here();
         if (plain_rows && plain_.empty())
             if (auto said = not_measured(plain_name(0, back), 0, plain_missing_); !said) return said;
         std::string way;
@@ -211,8 +233,24 @@ private:
                 }};
     }
 
-    std::vector<Yardstick> yardsticks(Bytes bytes, bool back, int count) {
+    std::vector<Yardstick> yardsticks(const PaintedPair& pair, Bytes bytes, bool back, int count) {
         std::vector<Yardstick> all;
+        if (past_here()) {
+            // One after the other.
+            all.push_back(
+                repeated("two copies by this machine", count, [this, &pair, bytes]() -> Result<double> {
+                    if (between_.buffer().size() != bytes) {
+                        auto made = context_.allocate(Place::host(), bytes);
+                        if (!made) return made.error();
+                        between_ = std::move(*made);
+                    }
+                    const auto here = timed_copy(context_, pair.from(), between_.buffer());
+                    if (!here) return here;
+                    const auto there = timed_copy(context_, between_.buffer(), pair.to());
+                    if (!there) return there;
+                    return *here + *there;
+                }));
+        }
         if (plain_.empty()) return all;
         if (bytes == sizeof(std::uint64_t)) {
             all.push_back({"plain sockets", [this, count]() -> Result<double> {
@@ -247,7 +285,7 @@ private:
             const double some = std::max(seconds, 1e-9);
             return time ? some * 1e6 : static_cast<double>(bytes) / some / 1e9;
         };
-        const std::vector<Yardstick> beside = yardsticks(bytes, back, count);
+        const std::vector<Yardstick> beside = yardsticks(pair, bytes, back, count);
         std::vector<Samples> raw(beside.size());
         for (int round = -1; round < std::max(options_.samples, 1); ++round) {
             const auto seconds = copy.seconds();
@@ -272,12 +310,11 @@ private:
             pieces = options_.sizes;
             std::erase_if(pieces, [](Bytes size) { return size > small; });
         }
-        for (const Place& near : {Place::host(), Place::gpu(plan_.gpu)})
-            for (const Place& far : {Place::host(), Place::gpu(0)})
+        for (const Place& near : ends(false))
+            for (const Place& far : ends(true))
                 for (const bool back : {false, true})
                     for (const Bytes piece : pieces) {
-                        const Place there = far.on(plan_.node);
-                        auto done = batch(back ? there : near, back ? near : there, piece);
+                        auto done = batch(back ? far : near, back ? near : far, piece);
                         if (!done) return done;
                     }
         return {};
@@ -371,6 +408,7 @@ private:
     const SayLine& say_;
     std::vector<NetworkProbe> plain_;  // as many sockets as copies use; one, where that is another number
     std::string plain_missing_;
+    Allocation between_;  // memory here, on the way from node to node
     CaseResult latency_, bandwidth_, batches_;
 };
 

@@ -1,5 +1,5 @@
 // Copies to a node that serves and back, between host memory and GPUs, with plain sockets measured in turns beside
-// them.
+// them; or from one node to another and back, with copies to this machine and from there beside them.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,9 @@
 namespace sidestep::bench {
 
 struct NetPlan {
-    std::string node;  // as in places
-    int gpu = 0;       // of this machine; of the node it is gpu:0
+    std::string node;     // as in places
+    int gpu = 0;          // of this machine; of nodes it is gpu:0
+    std::string other{};  // the other node; empty: this machine
 };
 
 // Called with each line of the table as soon as it is there; an error ends the run.

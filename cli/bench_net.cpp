@@ -28,13 +28,22 @@ void define_net(CLI::App& bench, NetCommand& command) {
         ->add_option("NODE", command.node, "the node: a name of --nodes, or one that the resolver knows")
         ->required()
         ->type_name("");
+    command.app
+        ->add_option("OTHER", command.other,
+                     "another node: copies from the first to it and back, past this machine")
+        ->type_name("");
 }
 
 Result<void> measure_network(const NetCommand& command, const Context& context, const bench::Options& options,
                              bool quiet, bench::Report& report) {
+    if (command.node == command.other)
+        return Error{ErrorCode::invalid_argument, "these are one node", command.node,
+                     "name two, or one to measure copies between it and this machine"};
     const auto say = [quiet](const std::string& line) { return quiet ? Result<void>() : print(line); };
     if (auto said = say(bench::head_text(report) + fmt::format("here {}\n", host_name())); !said) return said;
-    bench::NetPlan plan{command.node};
+    bench::NetPlan plan;
+    plan.node = command.node;
+    plan.other = command.other;
     if (!options.gpus.empty()) plan.gpu = options.gpus.front();
     auto cases = bench::measure_net(context, plan, options, say);
     if (!cases) return cases.error();

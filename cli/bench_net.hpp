@@ -1,4 +1,4 @@
-// sidestep bench net: copies to a node that serves, with plain sockets beside them.
+// sidestep bench net: copies to a node that serves, or between two, and what to compare them with.
 #pragma once
 
 #include <string>
@@ -13,6 +13,7 @@ namespace sidestep::cli {
 struct NetCommand {
     CLI::App* app = nullptr;
     std::string node;
+    std::string other;  // empty: this machine
 };
 
 void define_net(CLI::App& bench, NetCommand& command);

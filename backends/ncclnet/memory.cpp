@@ -19,12 +19,14 @@ constexpr auto patience = std::chrono::seconds(2);
 
 }  // namespace
 
-Range::Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, Kind what, backend::DmaBuf exported)
+Range::Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, Kind what, backend::DmaBuf exported,
+             std::vector<int> far)
     : pump(std::move(by)),
       address(from),
       size(bytes),
       kind(what),
       dma_buf(std::move(exported)),
+      distances(std::move(far)),
       id(next_id.fetch_add(1)) {}
 
 // The holder frees the memory afterwards.

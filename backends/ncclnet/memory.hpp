@@ -22,7 +22,8 @@ namespace sidestep::backends::ncclnet {
 struct Range {
     // A buffer of this engine's is a bounce; no processor reads or writes memory of a device.
     enum class Kind { prepared, bounce, device };
-    Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, Kind what, backend::DmaBuf exported = {});
+    Range(std::shared_ptr<Pump> by, void* from, Bytes bytes, Kind what, backend::DmaBuf exported = {},
+          std::vector<int> far = {});
     // Nothing of it is registered any more afterwards, unless the plugin hangs.
     ~Range();
     Range(const Range&) = delete;
@@ -36,8 +37,9 @@ struct Range {
     void* const address;
     const Bytes size;
     const Kind kind;
-    const backend::DmaBuf dma_buf;  // of a device; without a descriptor it is registered by its address
-    const std::uint64_t id;         // never given twice, as an address may be
+    const backend::DmaBuf dma_buf;     // of a device; without a descriptor it is registered by its address
+    const std::vector<int> distances;  // how far each device of the plugin is from it; none: all are as near
+    const std::uint64_t id;            // never given twice, as an address may be
     const std::shared_ptr<std::atomic<int>> registrations = std::make_shared<std::atomic<int>>(0);
     mutable std::atomic<bool> refused{false};  // the plugin does not take it
 };

@@ -46,13 +46,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
     base::log(base::LogLevel::info,
               fmt::format("the network plugin {} ({}, version {}) carries bytes by {}", net->name(),
                           net->library(), net->version(), names_of(means->plugin)));
-    return std::unique_ptr<Engine>(new Engine(std::move(means)));
+    return std::unique_ptr<Engine>(new Engine(std::move(means), options.topology));
 }
 
-Engine::Engine(std::shared_ptr<Means> means)
+Engine::Engine(std::shared_ptr<Means> means, const Topology* topology)
     // A plugin that takes no memory of GPUs says so when it is asked: prepare_device().
     : RailEngine("ncclnet", {.direct_above = most_small}),
       means_(std::move(means)),
+      topology_(topology),
       loopbacks_(means_->plugin, means_->patience, means_->pump) {}
 
 Engine::~Engine() {
@@ -82,9 +83,32 @@ Result<std::shared_ptr<const void>> Engine::prepare(void* address, Bytes size) {
     return means_->prepared->add(address, size);
 }
 
+std::vector<backend::Nearness> Engine::nearness_to(const Place& gpu) const {
+    std::vector<backend::Nearness> all;
+    for (const auto& device : means_->plugin.devices)
+        all.push_back(topology_
+                          ? backend::nearness(*topology_, backend::card_at(*topology_, device.pci_path), gpu)
+                          : backend::Nearness());
+    return all;
+}
+
+// "fast1 (PIX): one switch from gpu:3".
+std::string Engine::nearest_to(const Place& gpu) const {
+    const auto all = nearness_to(gpu);
+    const auto nearest = std::min_element(
+        all.begin(), all.end(), [](const auto& a, const auto& b) { return a.distance() < b.distance(); });
+    std::vector<std::string_view> names;
+    for (std::size_t i = 0; i < all.size(); ++i)
+        if (all[i].path == nearest->path) names.push_back(means_->plugin.devices[i].name);
+    return nearest->of(fmt::format("{}", fmt::join(names, ", ")));
+}
+
 Result<std::shared_ptr<const void>> Engine::registered(const Buffer& memory, backend::DmaBuf exported) {
-    auto range = std::make_shared<const Range>(means_->pump, memory.address(), memory.size(),
-                                               Range::Kind::device, std::move(exported));
+    std::vector<int> distances;
+    for (const auto& near : nearness_to(memory.place())) distances.push_back(near.distance());
+    auto range =
+        std::make_shared<const Range>(means_->pump, memory.address(), memory.size(), Range::Kind::device,
+                                      std::move(exported), std::move(distances));
     SIDESTEP_CHECK(loopbacks_.take(range));
     return means_->prepared->add(std::move(range));
 }
@@ -93,8 +117,9 @@ Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffe
                                                                      backend::DmaBufs& exporter) {
     const Plugin& plugin = means_->plugin;
     const auto reached = [&](std::shared_ptr<const void> ready, const std::string& how) {
-        return std::optional(backend::ReachedDevice{
-            std::move(ready), fmt::format("{} and {}", how, names_of(plugin)), "by the network plugin"});
+        return std::optional(backend::ReachedDevice{std::move(ready),
+                                                    fmt::format("{} and {}", how, nearest_to(memory.place())),
+                                                    "by the network plugin"});
     };
     std::string no_dma_buf = "the network plugin takes none", no_address = no_dma_buf;
     if (takes(plugin, dma_buf_memory) != 0) {

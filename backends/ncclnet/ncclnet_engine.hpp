@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 
+#include "backend/nearness.hpp"
 #include "backend/rails.hpp"
 #include "backends/ncclnet/loopback.hpp"
 #include "backends/ncclnet/plugin.hpp"
@@ -12,7 +13,7 @@
 
 namespace sidestep::backends::ncclnet {
 
-// Links over the quickest devices of one plugin, in turns; a thread for all sockets, and one that the plugin is called on. Any
+// Links over the quickest devices of one plugin, in turns; of them, memory of a GPU goes by the nearest. A thread for all sockets, and one that the plugin is called on. Any
 // thread.
 class Engine final : public backend::RailEngine {
 public:
@@ -35,13 +36,16 @@ public:
     const backend::LargeFrames& counts() const { return means_->counts; }
 
 private:
-    explicit Engine(std::shared_ptr<Means> means);
+    Engine(std::shared_ptr<Means> means, const Topology* topology);
     Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
                                                 const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> loop();
     Result<std::shared_ptr<const void>> registered(const Buffer& memory, backend::DmaBuf exported);
+    std::vector<backend::Nearness> nearness_to(const Place& gpu) const;
+    std::string nearest_to(const Place& gpu) const;
 
     const std::shared_ptr<Means> means_;
+    const Topology* const topology_;  // null: not known
     Loopbacks loopbacks_;
     std::mutex mutex_;  // guards what follows
     std::unique_ptr<driver::EventLoop> loop_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <sidestep/result.hpp>
+#include <sidestep/topology.hpp>
 #include <sidestep/units.hpp>
 
 #include "driver/nccl_net.hpp"
@@ -30,6 +31,7 @@ struct Options {
     Bytes most_pinned = 0;     // of what is prepared; 0: half of the machine's memory
     std::size_t bounces = 16;  // buffers of max_push bytes for memory that is not prepared, each way
     Patience patience;
+    const Topology* topology = nullptr;  // outlives the engine; null: no device is nearer to anything
 };
 
 // One that has been started, with the devices that are used: the quickest, of which there may be several.

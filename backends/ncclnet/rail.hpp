@@ -50,6 +50,7 @@ public:
 
     Result<void> watch(Run run) override;
     Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
+    int distance(const void* payload) const override;
     std::string over() const override { return device_.name; }
     Result<void> send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override;
     Result<void> look(backend::LinkOwner& owner) override;
@@ -141,6 +142,7 @@ private:
     Result<void> take_bytes(backend::LinkOwner& owner, std::uint16_t number);
 
     const std::shared_ptr<Means> means_;
+    const std::size_t number_;  // of its device in the means
     const driver::NcclNetDevice device_;
     const driver::TcpSocket socket_;
     driver::EventLoop& loop_;

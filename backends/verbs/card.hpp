@@ -8,8 +8,8 @@
 
 #include <sidestep/units.hpp>
 
+#include "backend/nearness.hpp"
 #include "backends/verbs/greeting.hpp"
-#include "backends/verbs/nearness.hpp"
 #include "driver/verbs.hpp"
 
 namespace sidestep::backends::verbs {
@@ -37,7 +37,7 @@ struct Card {
 
 struct OpenedCards {
     std::vector<Card> cards;
-    std::vector<LeftOut> left_out;
+    std::vector<backend::LeftOut> left_out;
 };
 // Those that can be used now, at most most_cards, and why others are not. An error says in one sentence why there is none, or
 // not one that was named, and what to do.

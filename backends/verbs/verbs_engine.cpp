@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "backend/nearness.hpp"
 #include "backends/verbs/device_trial.hpp"
-#include "backends/verbs/nearness.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "driver/memory_limits.hpp"
@@ -34,8 +34,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
         new Engine(std::move(cards), std::move(found.left_out), counts, options.topology));
 }
 
-Engine::Engine(Cards cards, std::vector<LeftOut> left_out, std::shared_ptr<backend::LargeFrames> counts,
-               const Topology* topology)
+Engine::Engine(Cards cards, std::vector<backend::LeftOut> left_out,
+               std::shared_ptr<backend::LargeFrames> counts, const Topology* topology)
     : RailEngine("verbs", {.scatters = true, .direct_above = Rail::eager_bytes}),
       cards_(std::move(cards)),
       left_out_(std::move(left_out)),
@@ -77,8 +77,9 @@ template <typename PrepareBy>
 Result<Engine::Ready> Engine::on_every_card(const Place& place, PrepareBy&& prepare_by) const {
     Ready ready;
     for (const auto& card : cards_) {
-        const int distance =
-            topology_ && cards_.size() > 1 ? nearness(*topology_, card->name(), place).distance() : 0;
+        const int distance = topology_ && cards_.size() > 1
+                                 ? backend::nearness(*topology_, card->name(), place).distance()
+                                 : 0;
         SIDESTEP_TRY(auto one, prepare_by(*card->prepared, distance));
         ready.push_back(std::move(one));
     }
@@ -137,7 +138,8 @@ Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffe
     const Place& gpu = memory.place();
     const auto names = card_names();
     const std::string card =
-        topology_ ? card_words(*topology_, names[nearest_card(*topology_, names, gpu)], left_out_, gpu)
+        topology_ ? backend::card_words(*topology_, names[backend::nearest_card(*topology_, names, gpu)],
+                                        left_out_, gpu)
                   : names.front();
     std::string no_dma_buf;
     for (const Road road : {Road::dma_buf, Road::address}) {

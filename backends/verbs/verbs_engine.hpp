@@ -45,7 +45,7 @@ private:
     // How cards come to memory of a GPU.
     enum class Road { dma_buf, address };
 
-    Engine(Cards cards, std::vector<LeftOut> left_out, std::shared_ptr<backend::LargeFrames> counts,
+    Engine(Cards cards, std::vector<backend::LeftOut> left_out, std::shared_ptr<backend::LargeFrames> counts,
            const Topology* topology);
     Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
                                                 const backend::SocketKeys& keys) override;
@@ -61,7 +61,7 @@ private:
     Result<void> try_out(Road road, const Place& gpu, backend::DmaBufs& exporter) const;
 
     const Cards cards_;
-    const std::vector<LeftOut> left_out_;
+    const std::vector<backend::LeftOut> left_out_;
     const std::shared_ptr<backend::LargeFrames> counts_;
     const Topology* const topology_;  // null: not known
     std::mutex mutex_;                // guards what follows

@@ -61,6 +61,7 @@ template <typename Properties>
 NcclNetDevice to_device(const Properties& found, int number) {
     NcclNetDevice device;
     device.name = found.name != nullptr ? found.name : "";
+    device.pci_path = found.pci_path != nullptr ? found.pci_path : "";
     device.number = number;
     device.memory = found.memory;
     device.speed = found.speed;

@@ -17,6 +17,7 @@ namespace sidestep::driver {
 
 struct NcclNetDevice {
     std::string name;
+    std::string pci_path{};  // in sysfs; empty: the plugin does not tell
     int number = 0;
     int memory = 0;      // nccl_net::host_memory and so on
     int speed = 0;       // Mb/s

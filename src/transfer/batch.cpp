@@ -99,7 +99,9 @@ private:
         std::vector<std::unique_ptr<backend::Registration>> sources;  // by range; null: no piece needs it
         std::vector<std::unique_ptr<backend::Registration>> targets;
         std::unique_ptr<LaneRunner> lane;
-        Cursor calls;  // that were not started
+        Cursor calls;                 // that were not started
+        std::optional<Error> lost;    // for which there may be a detour
+        std::size_t handed_over = 0;  // of its copies, to others
     };
     // A copy of its own.
     struct Single {
@@ -123,18 +125,25 @@ private:
             return Error{ErrorCode::unsupported, "a batch on a stream is not verified", "stream",
                          "verify it later, or copy without a stream"};
         if (stream_ != nullptr) SIDESTEP_CHECK(place_.join(machine_.streams, stream_));
-        BatchPlan plan = plan_batch(machine_, options_, stream_ != nullptr, copies);
         Bytes total = 0;
         for (const BatchCopy& copy : copies)
             if (copy.from->size() != Buffer::whole) total += copy.from->size();
         total_.store(total, std::memory_order_relaxed);
-        for (const std::size_t position : plan.singles) {
-            const BatchCopy& copy = copies[position];
-            if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy, position);
-            waiting_.push_back({position, *copy.from, *copy.to, nullptr, false});
+        return add(copies);
+    }
+
+    // `position_of`: in the batch; empty: as they come.
+    Result<void> add(const std::vector<BatchCopy>& copies, const std::vector<std::size_t>& position_of = {}) {
+        BatchPlan plan = plan_batch(machine_, options_, stream_ != nullptr, copies);
+        const auto position = [&](std::size_t i) { return position_of.empty() ? i : position_of[i]; };
+        for (const std::size_t single : plan.singles) {
+            const BatchCopy& copy = copies[single];
+            if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy, single);
+            waiting_.push_back({position(single), *copy.from, *copy.to, nullptr, false});
         }
         // All memory is attached, and errors found, before a byte moves.
         for (BatchGroup& group : plan.groups) {
+            for (BatchPiece& piece : group.pieces) piece.position = position(piece.position);
             auto bulk = std::make_unique<Bulk>(std::move(group), scratch_);
             SIDESTEP_CHECK(attach(*bulk));
             SIDESTEP_CHECK(add_lane(*bulk));
@@ -180,6 +189,7 @@ private:
         setup.depth = stream_ != nullptr ? group.pieces.size() : calls_in_flight;
         if (stream_ == nullptr) setup.max_new = 1;
         setup.stream = stream_;
+        setup.yields_to = &lost_;
         if (group.relayed()) {
             setup.chunk =
                 std::clamp(options_.max_staging / relayed_calls_in_flight, largest_relayed, relayed_a_call);
@@ -221,7 +231,12 @@ private:
         bool moved = run_calls();
         moved |= run_singles(may_block);
         publish_progress();
-        if (state_ != State::moving || !idle() || !all_started()) return moved;
+        if (state_ != State::moving || !idle()) return moved;
+        if (lost_ > 0) {
+            open_again([this] { return detour(); });
+            return true;
+        }
+        if (!all_started()) return moved;
         if (auto before = place_.failure_before())
             fail(std::move(*before));
         else
@@ -251,11 +266,13 @@ private:
     Receipt receipt() override {
         for (const auto& bulk : bulks_) {
             const BatchGroup& group = bulk->group;
+            if (group.pieces.size() == bulk->handed_over) continue;
             Receipt part;
-            part.bytes = group.ends.bytes;
+            part.bytes = bulk->lane->arrived();
             part.lane_bytes = {part.bytes};
             part.route = std::shared_ptr<const Route>(group.plan, &group.plan->route);
-            count(way_of(group.ends.from.place(), group.ends.to.place()), part, group.pieces.size());
+            count(way_of(group.ends.from.place(), group.ends.to.place()), part,
+                  group.pieces.size() - bulk->handed_over);
             for (const auto* side : {&bulk->sources, &bulk->targets})
                 for (const auto& registration : *side)
                     if (registration)
@@ -297,7 +314,7 @@ private:
             bool any = false;
             for (auto& bulk : bulks_) {
                 const auto stepped = bulk->lane->step(bulk->calls);
-                if (!stepped) fail(stepped.error());
+                if (!stepped) lose(*bulk, stepped.error());
                 any |= !stepped || *stepped;
             }
             if (!any) break;
@@ -306,10 +323,53 @@ private:
         return moved;
     }
 
+    // As a copy of its own: where two nodes do not reach each other any more, the rest goes by another plan, once.
+    void lose(Bulk& bulk, Error error) {
+        const Ends& ends = bulk.group.ends;
+        const bool nodes = !ends.from.place().node().empty() && !ends.to.place().node().empty();
+        if (!nodes || bulk.group.relayed() || on_detour_) return fail(std::move(error));
+        if (bulk.lost) return;
+        bulk.lost = std::move(error);
+        ++lost_;
+    }
+
+    // Nothing is in flight. Whether it was that is asked of the nodes.
+    Result<void> detour() {
+        on_detour_ = true;
+        std::vector<Buffer> buffers;  // from and to in turns
+        std::vector<std::size_t> positions;
+        for (const auto& bulk : bulks_) {
+            if (!bulk->lost) continue;
+            const BatchGroup& group = bulk->group;
+            const auto against = objections(machine_.registry, group.ends.from, group.ends.to, options_);
+            if (against.empty()) return *bulk->lost;
+            while (!bulk->calls.empty()) {
+                const auto call = bulk->calls.take(Buffer::whole);
+                Bytes left = call.size;
+                for (std::size_t i = call.offset; left > 0; left -= group.pieces[i++].size) {
+                    const BatchPiece& piece = group.pieces[i];
+                    buffers.push_back(
+                        (*group.from_ranges)[piece.from_range].memory.slice(piece.from_offset, piece.size));
+                    buffers.push_back(
+                        (*group.to_ranges)[piece.to_range].memory.slice(piece.to_offset, piece.size));
+                    positions.push_back(piece.position);
+                    ++bulk->handed_over;
+                }
+            }
+            note(fmt::format("{}: {} of {} had gone past this machine, and the rest went another way",
+                             against.front().reason, format_bytes(bulk->lane->arrived()),
+                             format_bytes(group.ends.bytes)));
+        }
+        std::vector<BatchCopy> copies;
+        for (std::size_t i = 0; i < buffers.size(); i += 2) copies.push_back({&buffers[i], &buffers[i + 1]});
+        lost_ = 0;
+        return add(copies, positions);
+    }
+
     // Copies of their own: begins some where it may block, steps those that run, and counts those that ended.
     bool run_singles(bool may_block) {
         bool moved = false;
-        while (may_block && state_ == State::moving && !waiting_.empty() &&
+        while (may_block && state_ == State::moving && lost_ == 0 && !waiting_.empty() &&
                running_.size() < singles_in_flight) {
             Single single = std::move(waiting_.front());
             waiting_.pop_front();
@@ -385,6 +445,8 @@ private:
 
     bool starts_copies_ = false;  // constant after begin()
     // With the mutex held.
+    std::atomic<int> lost_{0};  // groups, which wait until nothing is in flight; meanwhile nothing is begun
+    bool on_detour_ = false;
     std::vector<backend::Piece> scratch_;  // of the call that is made
     std::vector<std::unique_ptr<Bulk>> bulks_;
     std::deque<Single> waiting_;

@@ -70,8 +70,8 @@ struct LaneSetup {
     std::size_t max_new = ~std::size_t{0};  // chunks taken in one step: 1 lets lanes take turns
     Bytes staging = 0;                      // bytes of staging memory for each stop
     void* stream = nullptr;                 // a caller's stream, for a lane of one hop
-    // Copies that begin or end at the GPU the lane passes through: while there are any, the lane takes
-    // nothing new and leaves that GPU's link to them. Null: no such GPU.
+    // Copies that begin or end at the GPU the lane passes through, or lanes of a batch that have to come to rest: while there
+    // are any, the lane takes nothing new. Null: there never are.
     const std::atomic<int>* yields_to = nullptr;
 };
 

@@ -94,6 +94,32 @@ class BenchNet(NetTest):
         figures = [one for case in json.loads(saved.read_text())["cases"] for one in case["figures"]]
         self.assertTrue(all(len(one["samples"]) == 3 for one in figures))
 
+    def test_encrypted(self):
+        self.serve("--allow", "host")
+        outcome = self.succeed("bench", "net", "n", "--smoke", "--encrypt", env=self.environment())
+        self.assertRegex(outcome.out, r"(?m)^  host -> n/host +1 MiB +[\d.]+ GB/s .* x plain sockets")
+        self.assertRegex(outcome.out, r"(?m)^    by .*encrypted sockets")
+
+    def test_between_two_nodes(self):
+        self.serve("--allow", "gpu:*,host")
+        at = self.env["SIDESTEP_NODES"]
+        self.env["SIDESTEP_NODES"] = f"{at},m={at.partition('=')[2]}"
+        _, cases = self.report("m")
+        ends = [(here, there.replace("n/", "m/")) for here in ("n/host", "n/gpu:0") for _, there in ENDS[:2]]
+        for key in ("net_latency", "net_bandwidth", "net_batch"):
+            self.assertEqual(cases[key]["failed"], "")
+            figures = cases[key]["figures"]
+            self.assertEqual({(one["from"], one["to"]) for one in figures},
+                             {*ends, *((there, here) for here, there in ends)})
+            for one in figures:
+                self.assertTrue(one["verified"] and one["median"] > 0)
+                if key != "net_batch":
+                    self.assertEqual([peer["name"] for peer in one["peers"]], ["two copies by this machine"])
+                    self.assertNotRegex(one["path"], r"; \d+ sockets?$")
+        self.assertEqual(cases["net_bandwidth"]["notes"], [])
+        self.refused(USAGE, "one node", "bench", "net", "n", "n", env=self.environment())
+        self.assertNotEqual(self.run_command("bench", "net", "n", "nowhere.invalid", env=self.environment()).code, 0)
+
     def test_ends_that_are_refused_have_a_row(self):
         self.serve("--allow", "host=1MiB")
         outcome = self.succeed("bench", "net", "n", "--size", "4KiB,2MiB", "--samples", "1", env=self.environment())

@@ -35,6 +35,7 @@ std::string fault_name;
 std::atomic<int> open_things{0};
 std::atomic<unsigned> calls{0};
 std::atomic<int> flushes{0};
+std::atomic<int> sends_by[3] = {};
 int context_marker = 0;
 
 bool fails(const char* name) {
@@ -70,7 +71,7 @@ struct Request {
 };
 
 struct Comm {
-    explicit Comm(int number, bool sending) : fd(number), sends(sending) { ++open_things; }
+    Comm(int number, int of) : fd(number), device(of), sends(of >= 0) { ++open_things; }
     ~Comm() {
         ::close(fd);
         for (Request* one : requests) delete one;
@@ -79,6 +80,7 @@ struct Comm {
     bool here() const { return std::this_thread::get_id() == thread; }
 
     const int fd;
+    const int device;  // of one that sends; else -1
     const bool sends;
     const std::thread::id thread = std::this_thread::get_id();
     std::set<Region*> regions;
@@ -124,6 +126,10 @@ void describe(int device, Properties& to) {
     static char names[3][8] = {"slow0", "fast0", "fast1"};
     std::memset(&to, 0, sizeof(to));
     to.name = names[device];
+    // Cards of the built-in machine dgx-h100.
+    static char paths[3][48] = {"", "/sys/devices/pci0000:15/0000:18:00.0",
+                                "/sys/devices/pci0000:c7/0000:ce:00.0"};
+    to.pci_path = fails("no-paths") ? nullptr : paths[device];
     to.memory = fails("no-host-memory")  ? cuda_memory
                 : fails("no-gpu-memory") ? host_memory
                                          : host_memory | cuda_memory | dma_buf_memory;
@@ -198,7 +204,7 @@ Status connect_to(int device, void* to, void** sending) {
         ::close(ready.fd);
         return remote_error;
     }
-    *sending = new Comm(ready.fd, true);
+    *sending = new Comm(ready.fd, device);
     return success;
 }
 
@@ -208,7 +214,7 @@ Status accept_one(void* listening, void** receiving, void**) {
     const int fd = ::accept4(static_cast<Listener*>(listening)->fd, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? success : system_error;
     not_blocking(fd);
-    *receiving = new Comm(fd, false);
+    *receiving = new Comm(fd, -1);
     return success;
 }
 
@@ -252,6 +258,7 @@ Status begin(Comm* comm, bool sends, void* data, std::size_t size, void* with, v
     *request = nullptr;
     if (!comm->here() || comm->sends != sends) return invalid_usage;
     if (fails(sends ? "isend" : "irecv")) return internal_error;
+    if (sends) ++sends_by[comm->device];
     auto* const region = static_cast<Region*>(with);
     if (comm->regions.count(region) == 0) return invalid_argument;
     auto* const at = static_cast<char*>(data);
@@ -422,6 +429,11 @@ EXPORTED int fake_nccl_net_open() {
 
 EXPORTED int fake_nccl_net_flushes() {
     return flushes;
+}
+
+// Messages that the device has sent, or was asked to and did not then.
+EXPORTED int fake_nccl_net_sends(int device) {
+    return sends_by[device];
 }
 
 // Calls that hang now.

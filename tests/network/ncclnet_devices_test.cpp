@@ -19,7 +19,7 @@ using test::NcclNet;
 constexpr Bytes gpu_bytes = Bytes{4} << 20;
 
 struct GpuPages final : backend::DmaBufs {
-    explicit GpuPages(bool exports) : exports_(exports) {
+    explicit GpuPages(bool exports, int gpu = 0) : exports_(exports), gpu_(gpu) {
         EXPECT_EQ(::ftruncate(pages.get(), gpu_bytes), 0);
         memory = static_cast<char*>(
             ::mmap(nullptr, gpu_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages.get(), 0));
@@ -37,7 +37,7 @@ struct GpuPages final : backend::DmaBufs {
     Result<Allocation> scratch(const Place&, Bytes) override { return test::some_error(); }
     Result<void> copy_in(const Buffer&, const void*) override { return test::some_error(); }
     Result<void> copy_out(const Buffer&, void*) override { return test::some_error(); }
-    Buffer part(Bytes offset, Bytes bytes) const { return Buffer::gpu(0, memory + offset, bytes); }
+    Buffer part(Bytes offset, Bytes bytes) const { return Buffer::gpu(gpu_, memory + offset, bytes); }
 
     const driver::Fd pages{::memfd_create("device", MFD_CLOEXEC)};
     char* memory = nullptr;
@@ -46,6 +46,7 @@ struct GpuPages final : backend::DmaBufs {
 
 private:
     const bool exports_;
+    const int gpu_;
 };
 
 // Whichever the step that works, the words say why the better one does not.
@@ -131,6 +132,49 @@ TEST_F(NcclNet, AQuestionForMemoryOfGpusEnds) {
         const auto ready = engine->prepare_device(device.part(0, mib), device);
         const std::string said = !ready ? ready.error().to_string() : (*ready)->words;
         EXPECT_NE(said.find(word), std::string::npos) << said;
+    }
+}
+
+// Memory of a GPU goes by the device that is nearest to it, as far as plugin and topology tell.
+TEST_F(NcclNet, TheNearestDeviceCarries) {
+    const auto topology = Topology::open("dgx-h100").value();
+    struct Case {
+        const char* fault;
+        const Topology* topology;
+        int gpu;
+        const char* words;
+        std::array<bool, 2> carry;  // each device
+    };
+    const std::string text = sidestep::test::text_of(gpu_bytes, 1);
+    for (const auto& [fault, known, gpu, words, carry] :
+         {Case{"", &topology, 0, "by dma-buf and fast0 (PXB): several switches from gpu:0", {true, false}},
+          Case{"", &topology, 6, "by dma-buf and fast1 (PXB): several switches from gpu:6", {false, true}},
+          Case{"", &topology, 1, "by dma-buf and fast0 (NODE): in the NUMA node of gpu:1", {true, false}},
+          Case{"", nullptr, 0, "by dma-buf and fast0, fast1", {true, true}},
+          Case{"no-paths", &topology, 6, "by dma-buf and fast0, fast1", {true, true}}}) {
+        SCOPED_TRACE(words);
+        plugin.fault(fault);
+        backends::ncclnet::Options options;
+        options.plugin = plugin.new_name();
+        options.topology = known;
+        start(options);
+        GpuPages device(true, gpu);
+        auto ready = engine->prepare_device(device.part(0, gpu_bytes), device);
+        ASSERT_TRUE(ready) << ready.error().to_string();
+        EXPECT_EQ((*ready)->words, words);
+        join(gpu_bytes, 2);
+        const std::array<int, 2> before = {plugin.sends(0), plugin.sends(1)};
+        std::memcpy(device.memory, text.data(), gpu_bytes);
+        std::atomic<std::uint64_t> sent{0};
+        for (Bytes at = 0; at < gpu_bytes; at += mib)
+            links[1]->send({Frame::Kind::push, 1, 1, at, mib}, device.memory + at, [&] { ++sent; });
+        ASSERT_TRUE(test::comes([&] { return targets[0]->came == gpu_bytes; }));
+        EXPECT_TRUE(targets[0]->text() == text);
+        for (const int one : {0, 1})
+            EXPECT_EQ(plugin.sends(one) > before[static_cast<std::size_t>(one)],
+                      carry[static_cast<std::size_t>(one)])
+                << one;
+        end();
     }
 }
 

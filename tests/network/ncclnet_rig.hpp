@@ -28,6 +28,7 @@ public:
         fault_ = reinterpret_cast<void (*)(const char*)>(::dlsym(library, "fake_nccl_net_fault"));
         open_ = reinterpret_cast<int (*)()>(::dlsym(library, "fake_nccl_net_open"));
         flushes_ = reinterpret_cast<int (*)()>(::dlsym(library, "fake_nccl_net_flushes"));
+        sends_ = reinterpret_cast<int (*)(int)>(::dlsym(library, "fake_nccl_net_sends"));
         hanging_ = reinterpret_cast<int (*)()>(::dlsym(library, "fake_nccl_net_hanging"));
     }
     ~StandIn() { fault(""); }
@@ -45,6 +46,8 @@ public:
     }
     // Bytes that came into memory of a GPU, and were made to be seen there.
     int flushes() const { return flushes_ != nullptr ? flushes_() : -1; }
+    // Messages that one of the quick devices has sent: 0 or 1.
+    int sends(int device) const { return sends_ != nullptr ? sends_(device + 1) : -1; }
     int hanging() const { return hanging_ != nullptr ? hanging_() : 0; }
     int open() const { return open_ != nullptr ? open_() : -1; }
 
@@ -54,6 +57,7 @@ private:
     int (*open_)() = nullptr;
     int (*flushes_)() = nullptr;
     int (*hanging_)() = nullptr;
+    int (*sends_)(int) = nullptr;
 };
 
 class NcclNet : public TwoEnds<backends::ncclnet::Engine> {

@@ -1,5 +1,6 @@
 // Copies from one node to another, past the machine that asks for them.
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <tuple>
 
@@ -234,8 +235,11 @@ protected:
     }
     // One that cannot come to its end before the way to b is let go again.
     Transfer held_midway(const Buffer& from, const Buffer& to, const CopyOptions& options = {}) {
+        return held_midway([&] { return here->copy(from, to, options); });
+    }
+    Transfer held_midway(const std::function<Transfer()>& begin) {
         for (int tries = 0;; ++tries) {
-            Transfer copy = here->copy(from, to, options);
+            Transfer copy = begin();
             wait_for_some(copy);
             to_b->stall(true);
             if (!copy.poll() && copy.bytes_done() < large / 2) return copy;
@@ -245,6 +249,28 @@ protected:
             ADD_FAILURE() << "no copy was held midway";
             return copy;
         }
+    }
+    // The other way round in the target, in pieces of 1 KiB, and some of 2 MiB.
+    static std::vector<BatchItem> pieces(const Buffer& from, const Buffer& to) {
+        std::vector<BatchItem> items;
+        for (Bytes at = 0; at < large; at += items.back().from.size()) {
+            const Bytes size = at / 2_MiB % 8 == 3 ? 2_MiB : 1_KiB;
+            items.push_back({from.slice(at, size), to.slice(large - at - size, size)});
+        }
+        return items;
+    }
+    static std::string moved(const std::string& text, const std::vector<BatchItem>& items) {
+        std::string moved;
+        Bytes end = text.size();
+        for (auto item = items.rbegin(); item != items.rend(); ++item)
+            moved += text.substr(end -= item->from.size(), item->from.size());
+        return moved;
+    }
+    // The nodes lose each other for good, with the connections that there are but for the first ones.
+    void lose(int ours) {
+        to_b->refuse();
+        to_b->cut(ours);
+        to_b->stall(false);
     }
     const std::string text = test::text_of(large, 8);
 };
@@ -277,9 +303,7 @@ TEST_F(PassingFaults, TheNodesLoseEachOtherForGood) {
     const End file = make("b/file:/f", "out/target", std::string(large, 'x'));
     const int ours = to_b->connections();  // all that copies of this size use
     Transfer copy = held_midway(source.buffer, target.buffer);
-    to_b->refuse();
-    to_b->cut(ours);
-    to_b->stall(false);
+    lose(ours);
     const auto done = copy.wait();
     ASSERT_TRUE(done) << done.error().to_string();
     EXPECT_EQ(done->bytes, large);
@@ -302,10 +326,51 @@ TEST_F(PassingFaults, NotWhereOnlyTheDirectWayWillDo) {
     CopyOptions direct;
     direct.require = Require::direct;
     Transfer copy = held_midway(source.buffer, target.buffer, direct);
-    to_b->refuse();
-    to_b->cut(ours);
-    to_b->stall(false);
+    lose(ours);
     EXPECT_FALSE(copy.wait());
+}
+
+// Of a batch too, and what goes other ways goes on.
+TEST_F(PassingFaults, TheNodesLoseEachOtherDuringABatch) {
+    const End source = make("a/gpu:1", "", text);
+    const End target = make("b/gpu:1", "", std::string(large, 'x'));
+    std::string mine(large, '?');
+    auto items = pieces(source.buffer, target.buffer);
+    const std::string expected = moved(text, items);
+    for (const BatchItem& item : pieces(source.buffer, Buffer::host(mine.data(), large)))
+        items.push_back(item);
+    const int ours = to_b->connections();
+    Transfer copy = held_midway([&] { return here->copy_batch(items); });
+    lose(ours);
+    const auto done = copy.wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    EXPECT_EQ(done->bytes, 2 * large);
+    EXPECT_TRUE(has_note(*done, "a does not reach b")) << done->explain();
+    EXPECT_TRUE(has_note(*done, "had gone past this machine")) << done->explain();
+    EXPECT_TRUE(read(target, large) == expected);
+    EXPECT_TRUE(mine == expected);
+}
+
+// Nor does a batch go on that needs one hop, or whose other node has gone itself.
+TEST_F(PassingFaults, BatchesThatCannotGoOn) {
+    for (const bool gone : {false, true}) {
+        know("a=" + to_a.address() + ",b=" + to_b->address());
+        const End source = make("a/gpu:1", "", text);
+        const End target = make("b/gpu:1", "", text);
+        const auto items = pieces(source.buffer, target.buffer);
+        const int ours = to_b->connections();
+        CopyOptions options;
+        if (!gone) options.require = Require::direct;
+        Transfer copy = held_midway([&] { return here->copy_batch(items, options); });
+        if (gone) serving_b.reset();
+        lose(ours);
+        const auto done = copy.wait();
+        ASSERT_FALSE(done) << done->explain();
+        EXPECT_NE(done.error().to_string().find("of the batch: "), std::string::npos)
+            << done.error().to_string();
+        EXPECT_TRUE(read(source, large) == text) << "the first node serves on";
+        if (!gone) serve_b(path("key"));
+    }
 }
 
 TEST_F(PassingFaults, TheOtherNodeGoesMidway) {

@@ -70,14 +70,21 @@ void Proxy::accept() {
         const int number = ++connections_;
         std::lock_guard lock(mutex_);
         Pair& pair = pairs_.emplace_back(Pair{client, node, number});
-        pair.there = std::thread([this, client, node, number] { pass(client, node, number); });
-        pair.back = std::thread([this, client, node] { pass(node, client, 0); });
+        std::string* const record = records_ ? &recorded_.emplace_back() : nullptr;
+        pair.there =
+            std::thread([this, client, node, number, record] { pass(client, node, number, record); });
+        pair.back = std::thread([this, client, node] { pass(node, client, 0, nullptr); });
     }
 }
 
 void Proxy::look_for(std::string words) {
     std::lock_guard lock(mutex_);
     words_ = std::move(words);
+}
+
+std::vector<std::string> Proxy::recorded() {
+    std::lock_guard lock(mutex_);
+    return {recorded_.begin(), recorded_.end()};
 }
 
 // `passed`: what has come before, as far as the words may begin in it.
@@ -89,7 +96,7 @@ void Proxy::count(std::string& passed, const char* bytes, std::size_t size) {
     passed.erase(0, passed.size() - std::min(passed.size(), words_.size() - 1));
 }
 
-void Proxy::pass(int from, int to, int number) {
+void Proxy::pass(int from, int to, int number, std::string* record) {
     std::string before;
     std::array<char, 65536> bytes;
     std::size_t passed = 0;
@@ -103,6 +110,10 @@ void Proxy::pass(int from, int to, int number) {
             bytes[damaged - passed] = static_cast<char>(bytes[damaged - passed] ^ 1);
         passed += static_cast<std::size_t>(came);
         count(before, bytes.data(), static_cast<std::size_t>(came));
+        if (record != nullptr) {
+            std::lock_guard lock(mutex_);
+            record->append(bytes.data(), static_cast<std::size_t>(came));
+        }
         for (ssize_t gone = 0; gone < came;) {
             const ssize_t sent =
                 ::send(to, bytes.data() + gone, static_cast<std::size_t>(came - gone), MSG_NOSIGNAL);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace sidestep::test {
 
@@ -33,6 +34,9 @@ public:
     void look_for(std::string words);
     // How often they were seen.
     int seen() const { return seen_; }
+    // What clients send over connections that come from now on is kept, each by itself.
+    void record() { records_ = true; }
+    std::vector<std::string> recorded();
     // Takes no connection from now on.
     void refuse();
     // Connections so far.
@@ -48,7 +52,7 @@ private:
     };
     void accept();
     // `number`: of the connection, where its bytes may be damaged.
-    void pass(int from, int to, int number);
+    void pass(int from, int to, int number, std::string* record);
     void count(std::string& passed, const char* bytes, std::size_t size);
 
     const std::string port_;
@@ -60,8 +64,10 @@ private:
     std::atomic<int> damaged_{0};
     std::atomic<std::size_t> damaged_byte_{0};
     std::atomic<int> seen_{0};
+    std::atomic<bool> records_{false};
     std::mutex mutex_;
-    std::string words_;  // guarded by it, as the next
+    std::string words_;  // guarded by it, as what follows
+    std::list<std::string> recorded_;
     std::list<Pair> pairs_;
     std::thread accepting_;
 };

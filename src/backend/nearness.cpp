@@ -1,10 +1,10 @@
-#include "backends/verbs/nearness.hpp"
+#include "backend/nearness.hpp"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
-namespace sidestep::backends::verbs {
+namespace sidestep::backend {
 namespace {
 
 std::string words_of(PathClass path, const Place& place) {
@@ -28,6 +28,19 @@ std::string words_of(PathClass path, const Place& place) {
 
 }  // namespace
 
+std::string Nearness::of(const std::string& card) const {
+    return words.empty() ? card : fmt::format("{} ({}): {}", card, to_string(PairClass{path}), words);
+}
+
+std::string card_at(const Topology& topology, std::string_view pci_path) {
+    const std::string_view bus_id = pci_path.substr(pci_path.rfind('/') + 1);
+    for (const Device& device : topology.devices())
+        if (device.kind == DeviceKind::nic && !bus_id.empty() && device.bus_id == bus_id &&
+            device.name.starts_with("nic:"))
+            return device.name.substr(4);
+    return {};
+}
+
 Nearness nearness(const Topology& topology, const std::string& card, const Place& place) {
     const auto nic = topology.find("nic:" + card);
     const auto memory = topology.find(place);
@@ -50,9 +63,7 @@ std::size_t nearest_card(const Topology& topology, const std::vector<std::string
 std::string card_words(const Topology& topology, const std::string& card,
                        const std::vector<LeftOut>& left_out, const Place& place) {
     const Nearness near = nearness(topology, card, place);
-    std::string words = near.words.empty()
-                            ? card
-                            : fmt::format("{} ({}): {}", card, to_string(PairClass{near.path}), near.words);
+    std::string words = near.of(card);
     int least = near.distance();
     std::string nearer;
     for (const LeftOut& one : left_out) {
@@ -65,4 +76,4 @@ std::string card_words(const Topology& topology, const std::string& card,
     return words + nearer;
 }
 
-}  // namespace sidestep::backends::verbs
+}  // namespace sidestep::backend

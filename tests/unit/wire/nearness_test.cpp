@@ -1,11 +1,11 @@
 // Which card is nearest to memory, on machines that were recorded and built-in ones.
-#include "backends/verbs/nearness.hpp"
+#include "backend/nearness.hpp"
 
 #include <string>
 
 #include <gtest/gtest.h>
 
-namespace sidestep::backends::verbs {
+namespace sidestep::backend {
 namespace {
 
 std::string recorded(const char* name) {
@@ -66,6 +66,18 @@ TEST(Nearness, WhatTheTopologyDoesNotTellIsFarthest) {
     EXPECT_EQ(nearest_card(topology, {"rxe0", "rxe1"}, Place::gpu(0)), 0u) << "of equals the first";
 }
 
+// By the last part of a path, which is what the kernel calls a PCI device.
+TEST(Nearness, ACardHasAPath) {
+    const auto topology = Topology::open("dgx-h100").value();
+    EXPECT_EQ(card_at(topology, "/sys/devices/pci0000:15/0000:15:01.0/0000:18:00.0"), "mlx5_0");
+    EXPECT_EQ(card_at(topology, "0000:ce:00.0"), "mlx5_10");
+    for (const char* other : {"", "/", "/sys/devices/virtual/net/lo", "/sys/devices/pci0000:15/0000:18:00.1",
+                              "/sys/devices/pci0000:15/0000:18:00.0/"})
+        EXPECT_EQ(card_at(topology, other), "") << other;
+    const std::string gpu = topology.device(*topology.find(Place::gpu(0))).bus_id;
+    EXPECT_EQ(card_at(topology, gpu), "") << "which is no card";
+}
+
 // The card is told with its class; one that is nearer, and is not used, with the reason.
 TEST(Nearness, WhyNotANearerCardIsTold) {
     const auto topology = Topology::open(recorded("nccl/hgx-h200.xml")).value();
@@ -83,4 +95,4 @@ TEST(Nearness, WhyNotANearerCardIsTold) {
 }
 
 }  // namespace
-}  // namespace sidestep::backends::verbs
+}  // namespace sidestep::backend

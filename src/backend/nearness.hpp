@@ -3,11 +3,12 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <sidestep/topology.hpp>
 
-namespace sidestep::backends::verbs {
+namespace sidestep::backend {
 
 struct Nearness {
     // net: the topology does not tell.
@@ -15,7 +16,13 @@ struct Nearness {
     std::string words;  // "one switch from gpu:3"; empty where it does not tell
     bool operator==(const Nearness&) const = default;
     int distance() const { return static_cast<int>(path); }
+    // What it is called, and how near: "mlx5_3 (PIX): one switch from gpu:3".
+    std::string of(const std::string& card) const;
 };
+
+// What the kernel calls the card at a path in sysfs ("/sys/devices/pci0000:17/0000:17:01.0/0000:18:00.0"); empty where the
+// topology has none there.
+std::string card_at(const Topology& topology, std::string_view pci_path);
 
 // Of the card that the kernel calls so ("mlx5_3") and memory of a GPU or of the host.
 Nearness nearness(const Topology& topology, const std::string& card, const Place& place);
@@ -33,4 +40,4 @@ struct LeftOut {
 std::string card_words(const Topology& topology, const std::string& card,
                        const std::vector<LeftOut>& left_out, const Place& place);
 
-}  // namespace sidestep::backends::verbs
+}  // namespace sidestep::backend

@@ -1,0 +1,120 @@
+// A batch is one request to each node, and few frames, whatever the number of its pieces.
+#include <set>
+#include <tuple>
+
+#include "backend/network.hpp"
+#include "tests/network/nodes.hpp"
+#include "tests/network/proxy.hpp"
+#include "wire/data_hello.hpp"
+
+namespace sidestep {
+namespace {
+
+using backend::Frame;
+using test::Proxy;
+
+constexpr std::size_t piece_count = 4000;
+constexpr Bytes piece_bytes = 64;
+constexpr Bytes batch_bytes = piece_count * piece_bytes;
+// Lists of places, and for each its bytes or a question for them.
+constexpr std::size_t most_frames = 2 * (piece_count / backend::most_places + 1);
+
+// What a client has asked of a node over the data sockets that a proxy stands in.
+struct Asked {
+    std::set<std::uint64_t> requests;
+    std::set<Frame::Kind> kinds;
+    std::size_t frames = 0;
+
+    explicit Asked(Proxy& proxy) {
+        for (const std::string& sent : proxy.recorded()) {
+            if (!sent.starts_with(wire::data_magic)) continue;
+            std::size_t at = wire::data_hello_bytes + wire::code_bytes;
+            while (at + backend::frame_bytes <= sent.size()) add(sent, at);
+        }
+    }
+
+private:
+    void add(const std::string& sent, std::size_t& at) {
+        const auto frame = backend::parse_frame(reinterpret_cast<const unsigned char*>(sent.data()) + at);
+        ASSERT_TRUE(frame) << frame.error().to_string();
+        at += backend::frame_bytes + (frame->has_payload() ? frame->size : 0);
+        if (frame->kind == Frame::Kind::confirm) return;
+        requests.insert(frame->request);
+        kinds.insert(frame->kind);
+        ++frames;
+    }
+};
+
+// One node that its clients know by two names, behind a proxy for each.
+class BatchRequests : public test::Nodes {
+protected:
+    BatchRequests() {
+        to_n.record();
+        to_m.record();
+        ContextOptions options{"dgx-h100"};
+        options.nodes = "n=" + to_n.address() + ",m=" + to_m.address();
+        options.key_file = path("key");
+        *here = *Context::open(std::move(options));
+    }
+    ~BatchRequests() override { here.reset(); }
+    // The pieces of one end after the other; those of the other end the other way round, so that no two belong together.
+    static void add(std::vector<BatchItem>& items, const Allocation& from, const Allocation& to) {
+        for (std::size_t i = 0; i < piece_count; ++i)
+            items.push_back({from.buffer().slice(i * piece_bytes, piece_bytes),
+                             to.buffer().slice((piece_count - 1 - i) * piece_bytes, piece_bytes)});
+    }
+    Allocation memory(const char* place) const { return *here->allocate(*Place::parse(place), batch_bytes); }
+
+    Proxy to_n{port()}, to_m{port()};
+};
+
+class WaysOfBatches : public BatchRequests,
+                      public testing::WithParamInterface<std::tuple<const char*, const char*>> {};
+
+TEST_P(WaysOfBatches, AreOneRequest) {
+    const auto [from, to] = GetParam();
+    const Allocation source = memory(from), target = memory(to);
+    const std::string text = test::text_of(batch_bytes, 1);
+    std::string came(batch_bytes, '?'), expected;
+    ASSERT_TRUE(here->copy(Buffer::host(text.data(), batch_bytes), source.buffer()).wait());
+    const Asked before(to_n);
+    std::vector<BatchItem> items;
+    add(items, source, target);
+    const auto done = here->copy_batch(items).wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    const Asked after(to_n);
+    EXPECT_EQ(after.requests.size() - before.requests.size(), 1u);
+    const bool past_here = !source.place().node().empty() && !target.place().node().empty();
+    EXPECT_LE(after.frames - before.frames, past_here ? piece_count : most_frames);
+    // What the first node brings the second together depends on what it has heard at a time.
+    const Asked beyond(to_m);
+    EXPECT_EQ(beyond.frames > 0, past_here);
+    EXPECT_LT(beyond.frames, piece_count / 8);
+    ASSERT_TRUE(here->copy(target.buffer(), Buffer::host(came.data(), batch_bytes)).wait());
+    for (std::size_t i = piece_count; i-- > 0;) expected += text.substr(i * piece_bytes, piece_bytes);
+    EXPECT_TRUE(came == expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, WaysOfBatches,
+                         testing::Values(std::tuple{"host", "n/host"}, std::tuple{"n/host", "host"},
+                                         std::tuple{"host", "n/gpu:1"}, std::tuple{"n/gpu:1", "host"},
+                                         std::tuple{"n/host", "m/host"}, std::tuple{"n/gpu:1", "m/gpu:2"}));
+
+// Pieces for two nodes, in turns.
+TEST_F(BatchRequests, AreOneToEachOfTwo) {
+    const Allocation source = memory("host"), first = memory("n/host"), second = memory("m/host");
+    std::vector<BatchItem> a, b, items;
+    add(a, source, first);
+    add(b, source, second);
+    for (std::size_t i = 0; i < piece_count; ++i) items.insert(items.end(), {a[i], b[i]});
+    const auto done = here->copy_batch(items).wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    for (Proxy* node : {&to_n, &to_m}) {
+        const Asked asked(*node);
+        EXPECT_EQ(asked.requests.size(), 1u);
+        EXPECT_LE(asked.frames, most_frames);
+    }
+}
+
+}  // namespace
+}  // namespace sidestep
