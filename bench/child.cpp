@@ -95,6 +95,14 @@ bool drain(int descriptor, std::string& text, std::size_t max) {
     return true;
 }
 
+// Takes the whole lines out of the text.
+void hand_out_lines(std::string& text, const std::function<void(const std::string&)>& line) {
+    std::size_t begin = 0;
+    for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+        line(text.substr(begin, end - begin));
+    text.erase(0, begin);
+}
+
 }  // namespace
 
 std::string find_program(const std::string& name) {
@@ -156,13 +164,15 @@ void Child::kill_and_reap() {
     process_ = -1;
 }
 
-Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t max, const std::stop_token& stop) {
+Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t max, const std::stop_token& stop,
+                          const std::function<void(const std::string&)>& line) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
     Ended ended;
     for (int status = 0; process_ >= 0;) {
         pollfd files[2] = {{output_, POLLIN, 0}, {errors_, POLLIN, 0}};
         poll(files, 2, static_cast<int>(between_looks.count()));
         if (files[0].revents != 0 && !drain(output_, ended.output, max)) close_if_open(output_);
+        if (line) hand_out_lines(ended.output, line);
         if (files[1].revents != 0 && !drain(errors_, ended.errors, max)) close_if_open(errors_);
         const bool quiet = files[0].revents == 0 && files[1].revents == 0;
         // What it wrote last is in the pipe when it has ended: the pipes are emptied first.

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -33,10 +34,12 @@ public:
     ~Child();
 
     // Reads its output until it has ended, and keeps `max` bytes of each kind; what exceeds them is dropped.
+    // `line`, where there is one, takes each whole line of standard output as it comes, on the calling thread; it is not kept.
     // With the process killed, ErrorCode::timed_out after `limit`, and ErrorCode::cancelled once `stop` is
     // requested.
     Result<Ended> wait(std::chrono::milliseconds limit, std::size_t max = std::size_t{4} << 20,
-                       const std::stop_token& stop = {});
+                       const std::stop_token& stop = {},
+                       const std::function<void(const std::string&)>& line = {});
 
 private:
     Child() = default;

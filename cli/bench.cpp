@@ -220,9 +220,8 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     const auto context = open_context(globals);
     if (!context) return context.error();
     if (!command.collective.job.empty()) {
-        const auto found = bench::collective::run_job(*context, command.collective.job);
-        const auto printed = found ? print(*found) : Result<void>(found.error());
-        if (!printed) return printed.error();
+        const auto done = bench::collective::run_job(*context, command.collective.job, print);
+        if (!done) return done.error();
         return ExitCode::done;
     }
     const auto thresholds = thresholds_of(command);
@@ -243,7 +242,8 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
             measure_collectives(command.collective, machine_of(globals), *context, *options, watch, report);
         !measured)
         return measured.error();
-    if (interrupt->requested()) report.notes.emplace_back("interrupted: other operations were not measured");
+    if (interrupt->requested())
+        report.notes.emplace_back("interrupted: not all sizes and operations were measured");
     bench::judge(report, *thresholds);
     for (const bench::CaseResult& result : report.cases)
         if (!thresholds->empty() || !result.failed.empty())

@@ -1,6 +1,7 @@
 #include "bench_collective.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -198,19 +199,27 @@ Result<void> measure_collectives(const CollectiveCommand& command, const std::st
     if (bench::collective::calls_of(*plan, ranks).empty())
         return bad(fmt::format("no size holds an element for each of {} ranks", ranks), "bench collective");
     const std::string how = command.threads ? "one process, a thread a GPU" : "a process a GPU";
-    // One operation at a time: its table is there before the next begins.
     Plan one = *plan;
     for (const Collective operation : plan->operations) {
         one.operations = {operation};
+        bench::collective::Table table(ranks, plan->root, how);
+        Result<void> shown;
+        std::atomic<bool> broken{false};  // the output
+        const bench::collective::Watch rows{[&](const std::vector<Line>& lines) {
+                                                if (shown) shown = watch.show(table.rows(lines));
+                                                broken = !shown;
+                                            },
+                                            [&] { return broken || watch.stop(); }};
         Result<Found> found = Found{};
         if (!bench::collective::calls_of(one, ranks).empty())
-            found = command.threads ? bench::collective::run_in_threads(context, gpus, one)
-                                    : bench::collective::run_in_processes(machine, gpus, one);
+            found = command.threads ? bench::collective::run_in_threads(context, gpus, one, rows)
+                                    : bench::collective::run_in_processes(machine, gpus, one, rows);
+        if (!shown) return shown;
         if (!found) return found.error();
         add_cases(report, context, gpus, one, *found, how);
-        std::string text = bench::collective::table_text(found->lines, ranks, plan->root, how);
+        std::string text = table.end();
         for (const std::string& note : report.cases.back().notes) text += fmt::format("note: {}\n", note);
-        if (auto shown = watch.show(text); !shown) return shown;
+        if (shown = watch.show(text); !shown) return shown;
         if (watch.stop()) break;
     }
     return {};

@@ -36,9 +36,8 @@ void define_collective(CLI::App& bench, CollectiveCommand& command);
 
 // What hears of a run while it goes on.
 struct CollectiveWatch {
-    std::function<Result<void>(const std::string&)>
-        show;                    // the table of each operation, when it has been measured
-    std::function<bool()> stop;  // asked after each: whether to leave out the others
+    std::function<Result<void>(const std::string&)> show;  // the table, a row at a time
+    std::function<bool()> stop;  // asked often: whether to end with what was measured
 };
 
 // Measures, and adds a case for each operation to the report. `options` say which GPUs, whether

@@ -21,6 +21,7 @@ struct PublishCommand {
     std::string place;
     std::string name;
     Bytes size = default_size;
+    PublishOptions options;
     // For the benchmark's own child, and in no help: more names, and handles of the driver for as many
     // allocations that are not published, each on a line of its own.
     int count = 1;
@@ -41,7 +42,7 @@ Result<std::vector<Published>> publish_all(const Context& context, const Place& 
         if (!memory) return memory.error();
         if (auto filled = fill(context, memory->buffer(), Pattern::known); !filled) return filled.error();
         const std::string name = command.count == 1 ? command.name : fmt::format("{}-{}", command.name, i);
-        auto publication = context.publish(name, *memory);
+        auto publication = context.publish(name, *memory, command.options);
         if (!publication) return publication.error();
         all.push_back({std::move(*memory), std::move(*publication)});
     }
@@ -94,6 +95,9 @@ Action define_publish(CLI::App& app, const Globals& globals) {
     app.add_option("NAME", command->name, "how others find it: shared:NAME")->required()->type_name("");
     add_bytes(
         app, "--size", [command](Bytes bytes) { command->size = bytes; }, "bytes of it (default: 256MiB)");
+    add_duration(
+        app, "--deadline", [command](std::chrono::milliseconds value) { command->options.deadline = value; },
+        "fail when the name is not there by then, such as 500ms or 30s (default: none)");
     app.add_option("--count", command->count)->check(CLI::Range(1, 1000))->group("");
     app.add_flag("--bare-handles", command->bare_handles)->group("");
     return done_or_fails([command, &globals] { return run_publish(globals, *command); });

@@ -106,7 +106,8 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
         progress.update(fmt::format("{} of {}: {}", done + 1, algorithms.size(), algorithm));
         if (auto taken = forced.take(algorithm); !taken) return taken;
         const auto found =
-            collective::run_in_processes(machine_of(globals), gpus, plan_of(context->topology().emulated()));
+            collective::run_in_processes(machine_of(globals), gpus, plan_of(context->topology().emulated()),
+                                         {{}, [&] { return interrupt.requested(); }});
         if (!found) return found.error();
         collective::add_times(times, algorithm, found->lines);
     }

@@ -55,6 +55,7 @@ fi
 if [ "${1:-}" = packages ]; then
     packages="python3-venv python3
 dpkg-dev dpkg-shlibdeps
+file file
 "
 fi
 

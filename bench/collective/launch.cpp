@@ -1,8 +1,11 @@
 #include "bench/collective/launch.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <filesystem>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -24,14 +27,9 @@ constexpr const char* self = "/proc/self/exe";
 constexpr std::chrono::hours longest{1};
 // What ranks have after the first failure: they hear of it from their group, if there is one yet.
 constexpr std::chrono::seconds patience{2};
-// Of figures: a sample is less than 20 bytes, so these are 13 million of one rank.
-constexpr std::size_t max_output = std::size_t{256} << 20;
-
-Error much_output() {
-    return Error{ErrorCode::unsupported,
-                 fmt::format("a rank had more than {} of figures", format_bytes(max_output)),
-                 "bench collective", "measure less at once: fewer sizes, types or --samples"};
-}
+// What a rank says beside its lines, which are taken as they come.
+constexpr std::size_t max_output = std::size_t{64} << 20;
+constexpr std::chrono::milliseconds between_looks{20};
 
 std::string last_words(const Ended& ended) {
     std::string text = ended.errors.empty() ? ended.output : ended.errors;
@@ -55,6 +53,19 @@ public:
         none_left_.wait_for(lock, patience, [this] { return left_ == 0; });
         stop_.request_stop();
     }
+    // Waits for all, unless they are to stop; whether they were.
+    bool wait(const std::function<bool()>& stop) {
+        std::unique_lock lock(mutex_);
+        bool stopped = false;
+        while (!none_left_.wait_for(lock, between_looks, [this] { return left_ == 0; })) {
+            if (stopped || !stop || !stop()) continue;
+            stopped = true;
+            lock.unlock();
+            stop_.request_stop();
+            lock.lock();
+        }
+        return stopped;
+    }
     std::optional<std::size_t> first_failed() const { return failed_; }
 
 private:
@@ -65,33 +76,81 @@ private:
     std::optional<std::size_t> failed_;
 };
 
-// The failure of rank `failed`, or of the lowest one that has any; else all of them merged.
-Result<Found> merged(std::vector<Result<Found>>& ranks, std::optional<std::size_t> failed = {}) {
+// The rows of all ranks as they come: a merged one is there once every rank has it.
+class Rows {
+public:
+    Rows(std::size_t ranks, const RowSink& sink) : waiting_(ranks), sink_(sink) {}
+
+    void add(std::size_t rank, std::vector<Line> lines) {
+        const std::lock_guard lock(mutex_);
+        waiting_[rank].push_back(std::move(lines));
+        if (std::any_of(waiting_.begin(), waiting_.end(), [](const auto& rows) { return rows.empty(); }))
+            return;
+        std::vector<std::vector<Line>> row;
+        for (auto& rows : waiting_) {
+            row.push_back(std::move(rows.front()));
+            rows.pop_front();
+        }
+        auto merged = merge(row);
+        if (!merged) {
+            different_ = merged.error();
+            return;
+        }
+        if (sink_) sink_(*merged);
+        std::move(merged->begin(), merged->end(), std::back_inserter(lines_));
+    }
+    // Once nobody adds any more.
+    Result<std::vector<Line>> all() {
+        if (different_) return *different_;
+        return std::move(lines_);
+    }
+
+private:
+    std::mutex mutex_;  // guards what follows
+    std::vector<std::deque<std::vector<Line>>> waiting_;
+    std::vector<Line> lines_;
+    std::optional<Error> different_;
+    const RowSink& sink_;
+};
+
+using Notes = Result<std::vector<std::string>>;
+
+// What a run found that was not stopped, or else up to then: the failure of rank `failed`, or of the lowest one that has
+// any; else its rows.
+Result<Found> found_of(Rows& rows, const std::vector<Notes>& ranks, bool stopped,
+                       std::optional<std::size_t> failed = {}) {
     for (std::size_t rank = 0; rank < ranks.size() && !failed; ++rank)
         if (!ranks[rank]) failed = rank;
-    if (failed) {
+    if (failed && !stopped) {
         Error error = ranks[*failed].error();
         error.message = fmt::format("rank {}: {}", *failed, error.message);
         return error;
     }
-    std::vector<std::vector<Line>> lines;
-    for (Result<Found>& rank : ranks) lines.push_back(std::move(rank->lines));
-    auto all = merge(lines);
-    if (!all) return all.error();
-    return Found{std::move(*all), ranks.front()->notes};
+    auto lines = rows.all();
+    if (!lines) return lines.error();
+    return Found{std::move(*lines), failed ? std::vector<std::string>{} : *ranks.front()};
 }
 
-// What the process of a rank prints, once it has ended.
-Result<Found> found_by(Child& child, const std::stop_token& stop) {
-    const auto ended = child.wait(longest, max_output, stop);
+// Takes what the process of a rank prints, until it has ended.
+Notes listen(Child& child, const std::stop_token& stop, const RowSink& row) {
+    Notes notes = std::vector<std::string>{};
+    const auto take = [&](const std::string& line) {
+        auto found = Found::from_json(line);
+        if (!found) {
+            notes = found.error();
+            return;
+        }
+        if (notes) notes->insert(notes->end(), found->notes.begin(), found->notes.end());
+        if (!found->lines.empty()) row(std::move(found->lines));
+    };
+    const auto ended = child.wait(longest, max_output, stop, take);
     if (!ended) return ended.error();
     if (ended->code != 0)
         return Error{ErrorCode::io_error,
                      fmt::format("its process ended with {}: {}", ended->code, last_words(*ended)),
                      "bench collective",
                      {}};
-    if (ended->output.size() == max_output) return much_output();
-    return Found::from_json(ended->output);
+    return notes;
 }
 
 }  // namespace
@@ -103,7 +162,8 @@ std::string no_processes() {
     return "runs in the command `sidestep` alone, which starts itself as a child";
 }
 
-Result<Found> run_in_processes(const std::string& machine, const std::vector<int>& gpus, const Plan& plan) {
+Result<Found> run_in_processes(const std::string& machine, const std::vector<int>& gpus, const Plan& plan,
+                               const Watch& watch) {
     const auto id = GroupId::create();
     if (!id) return id.error();
     std::vector<Child> children;
@@ -117,36 +177,49 @@ Result<Found> run_in_processes(const std::string& machine, const std::vector<int
         if (!child) return child.error();
         children.push_back(std::move(*child));
     }
-    std::vector<Result<Found>> found(gpus.size(), Found{});
+    std::vector<Notes> notes(gpus.size(), std::vector<std::string>{});
+    Rows rows(gpus.size(), watch.row);
     Endings endings(gpus.size());
     std::vector<std::thread> readers;
     for (std::size_t rank = 0; rank < gpus.size(); ++rank)
         readers.emplace_back([&, rank] {
-            found[rank] = found_by(children[rank], endings.stop());
-            endings.ended(rank, found[rank].ok());
+            notes[rank] = listen(children[rank], endings.stop(),
+                                 [&](std::vector<Line> lines) { rows.add(rank, std::move(lines)); });
+            endings.ended(rank, notes[rank].ok());
         });
+    const bool stopped = endings.wait(watch.stop);
     for (std::thread& reader : readers) reader.join();
-    return merged(found, endings.first_failed());
+    return found_of(rows, notes, stopped, endings.first_failed());
 }
 
-Result<Found> run_in_threads(const Context& context, const std::vector<int>& gpus, const Plan& plan) {
+Result<Found> run_in_threads(const Context& context, const std::vector<int>& gpus, const Plan& plan,
+                             const Watch& watch) {
     std::vector<Place> places;
     for (const int gpu : gpus) places.push_back(Place::gpu(gpu));
     auto groups = Group::local(context, places);
     if (!groups) return groups.error();
-    std::vector<Result<Found>> found(gpus.size(), Found{});
+    std::vector<Notes> notes(gpus.size(), std::vector<std::string>{});
+    Rows rows(gpus.size(), watch.row);
+    Endings endings(gpus.size());
+    const std::stop_callback abort(endings.stop(), [&] {
+        for (Group& group : *groups) group.abort("stopped");
+    });
     std::vector<std::thread> threads;
     for (std::size_t rank = 0; rank < gpus.size(); ++rank)
         threads.emplace_back([&, rank] {
-            found[rank] = measure(context, (*groups)[rank], gpus[rank], plan);
+            notes[rank] = measure(context, (*groups)[rank], gpus[rank], plan,
+                                  [&](std::vector<Line> lines) { rows.add(rank, std::move(lines)); });
             // The others would wait for it.
-            if (!found[rank]) (*groups)[rank].abort(found[rank].error().message);
+            if (!notes[rank]) (*groups)[rank].abort(notes[rank].error().message);
+            endings.ended(rank, notes[rank].ok());
         });
+    const bool stopped = endings.wait(watch.stop);
     for (std::thread& thread : threads) thread.join();
-    return merged(found);
+    return found_of(rows, notes, stopped);
 }
 
-Result<std::string> run_job(const Context& context, const std::string& text) {
+Result<void> run_job(const Context& context, const std::string& text,
+                     const std::function<Result<void>(const std::string&)>& print) {
     const Json job = Json::parse(text, nullptr, false);
     const Error wrong{ErrorCode::invalid_argument, "this is not a job of a benchmark", "--job", {}};
     if (!job.is_object() || !job.contains("plan") || !job["plan"].is_string() || !job.contains("id") ||
@@ -164,11 +237,18 @@ Result<std::string> run_job(const Context& context, const std::string& text) {
     if (gpu < 0 || number("rank") < 0 || number("ranks") < 1) return wrong;
     auto group = Group::join(context, {*id, number("rank"), number("ranks"), Place::gpu(gpu)});
     if (!group) return group.error();
-    const auto found = measure(context, *group, gpu, *plan);
-    if (found) return found->to_json();
+    Result<void> printed;
+    const auto say = [&](const Found& found) {
+        if (printed) printed = print(found.to_json());
+    };
+    auto notes = measure(context, *group, gpu, *plan, [&](std::vector<Line> lines) {
+        say({std::move(lines), {}});
+    });
+    if (notes) say({{}, std::move(*notes)});
+    if (notes) return printed;
     // The others would wait for this rank.
-    group->abort(found.error().message);
-    return found.error();
+    group->abort(notes.error().message);
+    return notes.error();
 }
 
 }  // namespace sidestep::bench::collective

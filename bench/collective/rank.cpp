@@ -37,7 +37,7 @@ public:
           seat_{group.rank(), group.ranks(), gpu, plan.root, context.topology().emulated()},
           place_(Place::gpu(gpu)) {}
 
-    Result<Found> all();
+    Result<std::vector<std::string>> all(const RowSink& row);
 
 private:
     Result<void> open();
@@ -80,7 +80,7 @@ private:
     std::unique_ptr<NcclMemory> nccl_memory_;
     std::vector<std::unique_ptr<Carrier>> carriers_;
     std::optional<Elements> elements_;
-    Found found_;
+    std::vector<std::string> notes_;
 };
 
 Result<void> Run::settle() {
@@ -140,7 +140,7 @@ Result<void> Run::lend(Group& group) {
     for (const Allocation* memory : {&memory_.send, &memory_.recv}) {
         const auto lent = group.attach(memory->buffer());
         if (!lent && lent.error().code != ErrorCode::unsupported) return lent.error();
-        if (!lent) found_.notes.push_back(lent.error().to_string());
+        if (!lent) notes_.push_back(lent.error().to_string());
     }
     return {};
 }
@@ -158,7 +158,7 @@ Result<void> Run::open_zero_sm() {
 
 Result<void> Run::open_nccl() {
     if (plan_.nccl.empty() || seat_.emulated) {
-        if (!plan_.nccl.empty()) found_.notes.push_back("NCCL cannot run on emulated GPUs");
+        if (!plan_.nccl.empty()) notes_.push_back("NCCL cannot run on emulated GPUs");
         return {};
     }
     if (auto used = timeline_->use(); !used) return used;
@@ -166,16 +166,15 @@ Result<void> Run::open_nccl() {
     auto well = agree(library.ok());
     if (!well) return well.error();
     if (!*well) {
-        found_.notes.push_back(library ? "NCCL was not found for every rank" : library.error().to_string());
+        notes_.push_back(library ? "NCCL was not found for every rank" : library.error().to_string());
         return {};
     }
     auto memory = NcclMemory::allocate(*library, max_);
     well = agree(memory.ok());
     if (!well) return well.error();
     if (!*well) {
-        found_.notes.push_back(
-            fmt::format("NCCL is not measured: {}",
-                        memory ? "another rank has no memory for it" : memory.error().to_string()));
+        notes_.push_back(fmt::format("NCCL is not measured: {}", memory ? "another rank has no memory for it"
+                                                                        : memory.error().to_string()));
         return {};
     }
     nccl_memory_ = std::move(*memory);
@@ -191,7 +190,7 @@ Result<void> Run::open_nccl() {
         if (*well)
             carriers_.push_back(std::move(*carrier));
         else
-            found_.notes.push_back(
+            notes_.push_back(
                 fmt::format("NCCL, {}: not measured: {}", raw::to_string(mode),
                             carrier ? "another rank could not join" : carrier.error().to_string()));
     }
@@ -334,10 +333,13 @@ Result<Line> Run::measure(Carrier& carrier, const Call& call) {
     return line;
 }
 
-Result<Found> Run::all() {
+Result<std::vector<std::string>> Run::all(const RowSink& row) {
     if (auto opened = open(); !opened) return opened.error();
+    const std::vector<Call> calls = calls_of(plan_, seat_.ranks);
     std::optional<Call> filled;
-    for (const Call& call : calls_of(plan_, seat_.ranks)) {
+    std::vector<Line> lines;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+        const Call& call = calls[i];
         const bool same = filled && filled->type == call.type &&
                           combines(filled->operation) == combines(call.operation) &&
                           (!combines(call.operation) || filled->reduction == call.reduction);
@@ -347,24 +349,28 @@ Result<Found> Run::all() {
         for (const auto& carrier : carriers_) {
             auto line = measure(*carrier, call);
             if (!line) return line.error();
-            found_.lines.push_back(std::move(*line));
+            lines.push_back(std::move(*line));
         }
+        if (i + 1 < calls.size() && calls[i + 1].in_place) continue;
+        row(std::move(lines));
+        lines.clear();
     }
     // Nobody leaves while another still reads.
     if (auto done = agree(true); !done) return done.error();
-    return std::move(found_);
+    return std::move(notes_);
 }
 
 }  // namespace
 
-Result<Found> measure(const Context& context, Group& group, int gpu, const Plan& plan) {
+Result<std::vector<std::string>> measure(const Context& context, Group& group, int gpu, const Plan& plan,
+                                         const RowSink& row) {
     if (plan.root < 0 || plan.root >= group.ranks())
         return Error{ErrorCode::invalid_argument,
                      fmt::format("there is no rank {} of {}", plan.root, group.ranks()),
                      "root",
                      {}};
     Run run(context, group, gpu, plan);
-    return run.all();
+    return run.all(row);
 }
 
 }  // namespace sidestep::bench::collective

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -165,30 +167,41 @@ void add_limit(Figure& figure, const Context& context, const std::vector<int>& g
 
 }  // namespace
 
-std::string table_text(const std::vector<Line>& lines, int ranks, int root, const std::string& how) {
+struct Table::State {
+    int ranks, root;
+    std::string how;
+    std::optional<Call> heading;
+    Mean best, standard;
+};
+
+Table::Table(int ranks, int root, std::string how)
+    : state_(std::make_unique<State>(State{ranks, root, std::move(how), {}, {}, {}})) {}
+Table::~Table() = default;
+
+std::string Table::rows(const std::vector<Line>& lines) {
     std::string text;
-    for (std::size_t begin = 0; begin < lines.size();) {
-        const Call& first = lines[begin].call;
-        std::size_t end = begin;
-        while (end < lines.size() && heading_of(lines[end].call) == heading_of(first)) ++end;
-        text += head(first, ranks, how);
-        Mean best, standard;
-        const Call* last = nullptr;
-        for (std::size_t i = begin; i < end; ++i) {
-            if (last && same_row(*last, lines[i].call)) continue;
-            last = &lines[i].call;
-            text += rows_of(lines, *last, ranks, root, best, standard);
+    const Call* last = nullptr;
+    for (const Line& line : lines) {
+        if (last && same_row(*last, line.call)) continue;
+        last = &line.call;
+        if (!state_->heading || heading_of(*state_->heading) != heading_of(*last)) {
+            text += end() + head(*last, state_->ranks, state_->how);
+            state_->heading = *last;
         }
-        if (best.value() > 0)
-            text += fmt::format(
-                "# geometric mean, out of place: {:.2f} times as quick as NCCL's best mode of each size, "
-                "{:.2f} "
-                "times as quick as its default\n",
-                best.value(), standard.value());
-        text += "\n";
-        begin = end;
+        text += rows_of(lines, *last, state_->ranks, state_->root, state_->best, state_->standard);
     }
     return text;
+}
+
+std::string Table::end() {
+    if (!state_->heading) return {};
+    const Mean best = std::exchange(state_->best, {}), standard = std::exchange(state_->standard, {});
+    state_->heading.reset();
+    if (best.value() <= 0) return "\n";
+    return fmt::format(
+        "# geometric mean, out of place: {:.2f} times as quick as NCCL's best mode of each size, {:.2f} "
+        "times as quick as its default\n\n",
+        best.value(), standard.value());
 }
 
 std::vector<Figure> figures_of(const Context& context, const std::vector<int>& gpus,

@@ -1,10 +1,11 @@
 """sidestep bench collective: the table of nccl-tests over emulated GPUs."""
 
 import json
+import signal
 import unittest
 
 import harness
-from harness import FAILED, USAGE
+from harness import FAILED, INTERRUPTED, USAGE
 
 SMALL = ["--gpu", "0,1,2", "--smoke"]
 EVERY = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather",
@@ -73,6 +74,25 @@ class Collective(harness.GroupTest):
         report = self.json_of("bench", "collective", "gather", *SMALL, "--html", page, env=self.env)
         self.assertEqual(report["cases"][0]["key"], "collective_gather")
         self.assertIn("gather float, stream, out of place, time", page.read_text())
+
+    def test_an_interrupt_ends_it_with_the_rows_that_there_are(self):
+        for how in ([], ["--threads"]):
+            with self.subTest(how=how):
+                process = self.start("bench", "collective", "all_reduce", "--gpu", "0,1,2", "-b", "8", "-e", "1MiB", "-f", "1.05", *how,
+                                     "--save", self.dir / "report.json")
+                shown = []
+                while len(self.rows("".join(shown))) < 2:
+                    shown.append(process.stdout.readline().decode())
+                    self.assertTrue(shown[-1], shown)
+                process.send_signal(signal.SIGINT)
+                rest, errors = process.communicate(timeout=harness.LIMIT_SECONDS)
+                self.assertEqual((process.returncode, errors), (INTERRUPTED, b""))
+                text = "".join(shown) + rest.decode()
+                self.assertIn("interrupted: not all sizes", text)
+                figures = json.loads((self.dir / "report.json").read_text())["cases"][0]["figures"]
+                times = [figure for figure in figures if figure["what"].endswith("out of place, time")]
+                self.assertEqual([str(figure["bytes"]) for figure in times], [row[0] for row in self.rows(text)])
+                self.assertLess(len(times), 200)  # of 242
 
     def test_thresholds(self):
         path = self.dir / "thresholds.json"

@@ -76,7 +76,7 @@ class SetupTest(TreeTest):
         self.installed()
         plain = self.setup_with(DEBIAN)[2]
         self.log.unlink()
-        for asked, packages in [("launchers", "openmpi-bin"), ("tests", "zsh fish mandoc xfsprogs btrfs-progs bindfs etcd-server"), ("packages", "python3-venv dpkg-dev")]:
+        for asked, packages in [("launchers", "openmpi-bin"), ("tests", "zsh fish mandoc xfsprogs btrfs-progs bindfs etcd-server"), ("packages", "python3-venv dpkg-dev file")]:
             self.assertNotIn(f" {packages}", plain)
             for system in (DEBIAN, UBUNTU_22, UBUNTU_24):
                 code, text, log = self.setup_with(system, asked)

@@ -186,7 +186,10 @@ TEST(CollectiveTable, HasTheColumnsAndTheQuickestOfNccl) {
         line_of(call, "sidestep", {4}, 0), line_of(call, "NCCL 2.28.9, default", {16}, 0),
         line_of(call, "NCCL 2.28.9, symmetric", {8}, 5), line_of(in, "sidestep", {5}, 1),
         line_of(in, "NCCL 2.28.9, default", {10}, 0)};
-    const std::string text = table_text(lines, 4, 0, "a process a GPU");
+    Table table(4, 0, "a process a GPU");
+    std::string text = table.rows(lines);
+    text += table.end();
+    EXPECT_EQ(text.find("# all_reduce"), text.rfind("# all_reduce")) << text;
     EXPECT_NE(text.find("all_reduce, in a CUDA graph, 4 ranks, a process a GPU"), std::string::npos) << text;
     for (const char* word :
          {"size", "count", "type", "redop", "root", "time", "p99", "algbw", "busbw", "#wrong"})
@@ -207,8 +210,8 @@ TEST(CollectiveTable, HasTheColumnsAndTheQuickestOfNccl) {
 
 TEST(CollectiveTable, WithoutNcclThereIsNoComparison) {
     const Call call{Collective::broadcast, Dtype::u8, ReduceOp::sum, 8, 8, Mode::stream, false};
-    const std::string text =
-        table_text({line_of(call, "sidestep", {4}, -1)}, 2, 1, "one process, a thread a GPU");
+    Table table(2, 1, "one process, a thread a GPU");
+    const std::string text = table.rows({line_of(call, "sidestep", {4}, -1)});
     EXPECT_NE(text.find("broadcast, on a stream, 2 ranks"), std::string::npos);
     EXPECT_NE(text.find("     uint8    none     1 "), std::string::npos) << text;
     EXPECT_EQ(text.find("NCCL"), std::string::npos) << text;
