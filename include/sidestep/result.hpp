@@ -4,6 +4,7 @@
 // thread, and free of references into the library.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -79,15 +80,15 @@ template <>
 class [[nodiscard]] Result<void> {
 public:
     Result() = default;
-    Result(Error error) : failed_(true), error_(std::move(error)) {}
+    Result(Error error) : error_(std::move(error)) {}
 
-    bool ok() const { return !failed_; }
+    bool ok() const { return !error_.has_value(); }
     explicit operator bool() const { return ok(); }
-    const Error& error() const { return error_; }
+    // As above.
+    const Error& error() const { return error_.value(); }
 
 private:
-    bool failed_ = false;
-    Error error_;
+    std::optional<Error> error_;
 };
 
 // Prints the error and ends the process: the answer to Result::value() on a failure.

@@ -190,11 +190,10 @@ void plan_bucket(Machine& machine, const CopyOptions& options, bool on_stream,
         const BatchRange& source = (*from.ranges)[from.range_of[i]];
         const BatchRange& target = (*to.ranges)[to.range_of[i]];
         auto group = std::ranges::find_if(groups, [&](const BatchGroup& known) {
-            return known.ends.from_end.memory == source.kind && known.ends.to_end.memory == target.kind;
+            return known.ends.from_memory == source.kind && known.ends.to_memory == target.kind;
         });
         if (group == groups.end()) {
-            const Ends ends{
-                source.memory, target.memory, {bucket.from, source.kind}, {bucket.to, target.kind}};
+            const Ends ends{source.memory, target.memory, source.kind, target.kind};
             group = groups.insert(groups.end(), {ends, {}, from.ranges, to.ranges, nullptr});
         }
         const Buffer& source_end = *copies[position].from;

@@ -152,15 +152,16 @@ private:
 std::vector<Objection> objections_of_nodes(const backend::Registry& registry, std::span<const Buffer> from,
                                            std::span<const Buffer> to) {
     std::vector<Objection> found;
+    const auto is_of_node = [](const Buffer& end) { return !end.place().node().empty(); };
+    if (std::ranges::none_of(from, is_of_node) && std::ranges::none_of(to, is_of_node)) return found;
     for (const Offer& offer : registry.offers()) {
         backend::Backend* const backend = offer.support.usable ? registry.find(offer.name) : nullptr;
         if (backend == nullptr || !backend->reaches_nodes()) continue;
         for (const Buffer& source : from)
             for (const Buffer& target : to) {
-                const auto is_far = [](const Place& place) { return !place.node().empty(); };
-                const bool nodes = is_far(source.place()) && is_far(target.place());
-                const Place& here = is_far(source.place()) ? target.place() : source.place();
-                const bool gpu = here.is_gpu() && is_far(source.place()) != is_far(target.place());
+                const bool nodes = is_of_node(source) && is_of_node(target);
+                const Place& here = is_of_node(source) ? target.place() : source.place();
+                const bool gpu = here.is_gpu() && is_of_node(source) != is_of_node(target);
                 const auto known = [&](const Objection& one) { return gpu && one.place == here; };
                 if ((!nodes && !gpu) || base::is_object(source.place()) || std::ranges::any_of(found, known))
                     continue;

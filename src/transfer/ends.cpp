@@ -88,17 +88,27 @@ Result<void> check_overlap(const Ends& ends, const Description& from, const Desc
                  "copy to a place of its own");
 }
 
-// Published memory as memory of this process; any other buffer as it is.
-Result<Import> local(const Topology& topology, const Buffer& buffer, SharedMemory* shared,
-                     std::chrono::milliseconds limit) {
+// What may have been named as a whole gets the size that it turned out to have.
+void set_size(Buffer& buffer, Bytes bytes) {
+    const Place& place = buffer.place();
+    if (place.is_file())
+        buffer = Buffer::file(place.path(), buffer.offset(), bytes).on(place.node());
+    else if (place.is_shared())
+        buffer = Buffer::shared(place.path(), buffer.offset(), bytes).on(place.node());
+}
+
+// Makes of published memory memory of this process, which the lease keeps mapped. Any other buffer stays as it is.
+Result<void> import_shared(const Topology& topology, SharedMemory* shared, std::chrono::milliseconds limit,
+                           Buffer& buffer, std::shared_ptr<const void>& lease) {
     SIDESTEP_CHECK(check_place(topology, buffer.place()));
-    if (!buffer.place().is_shared() || !buffer.place().node().empty()) return Import{buffer, nullptr};
+    if (!buffer.place().is_shared() || !buffer.place().node().empty()) return {};
     if (shared == nullptr)
         return Error{ErrorCode::unsupported, "published memory cannot be reached from here",
                      buffer.to_string()};
     SIDESTEP_TRY(Import mapped, shared->import(buffer, limit));
-    SIDESTEP_CHECK(check_place(topology, mapped.buffer.place()));
-    return mapped;
+    buffer = std::move(mapped.buffer);
+    lease = std::move(mapped.lease);
+    return check_place(topology, buffer.place());
 }
 
 }  // namespace
@@ -169,10 +179,12 @@ Result<void> check_buffer(const Buffer& buffer, bool target) {
 Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& registry,
                           const Buffer& given_from, const Buffer& given_to, SharedMemory* shared,
                           std::chrono::milliseconds limit) {
-    SIDESTEP_TRY(Import source_memory, local(topology, given_from, shared, limit));
-    SIDESTEP_TRY(Import target_memory, local(topology, given_to, shared, limit));
-    const Buffer& from = source_memory.buffer;
-    const Buffer& to = target_memory.buffer;
+    Result<Ends> found{Ends{given_from, given_to}};
+    Ends& ends = *found;
+    Buffer& from = ends.from;
+    Buffer& to = ends.to;
+    SIDESTEP_CHECK(import_shared(topology, shared, limit, from, ends.from_lease));
+    SIDESTEP_CHECK(import_shared(topology, shared, limit, to, ends.to_lease));
     SIDESTEP_CHECK(check_buffer(from, false));
     SIDESTEP_CHECK(check_buffer(to, true));
     if (base::is_object(to.place()))
@@ -185,31 +197,20 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
         return Error{ErrorCode::not_found, fmt::format("there is no file {}", from.place().path()),
                      from.to_string(), "check the path"};
 
-    Result<Ends> found{Ends{}};
-    Ends& ends = *found;
     ends.bytes = from.size() == Buffer::whole ? source.size : from.size();
     const Bytes room = to.place().is_shared() && to.size() == Buffer::whole ? target.size : to.size();
     if (room != Buffer::whole && room != ends.bytes)
         return wrong(fmt::format("the source has {} bytes and the target {}", ends.bytes, room),
                      fmt::format("{} and {}", from.to_string(), to.to_string()),
                      "sizes must agree; name a range of the larger one");
-    const std::string& node = from.place().node();
-    ends.from = from;
-    if (from.place().is_file())
-        ends.from = Buffer::file(from.place().path(), from.offset(), ends.bytes).on(node);
-    if (from.place().is_shared())
-        ends.from = Buffer::shared(from.place().path(), from.offset(), ends.bytes).on(node);
-    ends.to = to;
-    if (to.place().is_shared())
-        ends.to = Buffer::shared(to.place().path(), to.offset(), ends.bytes).on(to.place().node());
-    ends.from_end = {from.place(), source.memory};
-    ends.to_end = {to.place(), target.memory};
-    ends.from_identity = source.identity;
     ends.from_version = from.whole_file() ? source.version : 0;  // its size may be that of another version
+    set_size(from, ends.bytes);
+    if (to.place().is_shared()) set_size(to, ends.bytes);
+    ends.from_memory = source.memory;
+    ends.to_memory = target.memory;
+    ends.from_identity = source.identity;
     ends.to_identity = target.identity;
     SIDESTEP_CHECK(check_overlap(ends, source, target));
-    ends.from_lease = std::move(source_memory.lease);
-    ends.to_lease = std::move(target_memory.lease);
     return found;
 }
 

@@ -15,8 +15,8 @@ class SharedMemory;
 struct Ends {
     Buffer from;
     Buffer to;  // a whole-file target keeps the size Buffer::whole
-    route::End from_end;
-    route::End to_end;
+    MemoryKind from_memory = MemoryKind::pageable;
+    MemoryKind to_memory = MemoryKind::pageable;
     Bytes bytes = 0;
     std::uint64_t from_identity = 0;  // backend::Description::identity
     std::uint64_t from_version = 0;   // of a file that is read whole: Description::version

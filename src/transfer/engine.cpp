@@ -38,20 +38,20 @@ struct CountedWaiter {
 };
 
 // What Context::allocate gives at a place, for routes between places instead of buffers.
-route::End typical_end(const std::vector<backend::Offer>& offers, const Place& place) {
-    if (place.is_file()) return {place, MemoryKind::storage};
-    if (place.is_shared()) return {place, MemoryKind::pageable};  // of a node
-    if (place.is_gpu()) return {place, MemoryKind::device};
-    if (place.is_p2pmem()) return {place, MemoryKind::p2pmem};
+MemoryKind typical_memory(const std::vector<backend::Offer>& offers, const Place& place) {
+    if (place.is_file()) return MemoryKind::storage;
+    if (place.is_shared()) return MemoryKind::pageable;  // of a node
+    if (place.is_gpu()) return MemoryKind::device;
+    if (place.is_p2pmem()) return MemoryKind::p2pmem;
     const bool pinned = std::ranges::any_of(offers, [](const backend::Offer& offer) {
         return offer.support.usable && offer.host_memory.has(MemoryKind::pinned);
     });
-    return {place, pinned ? MemoryKind::pinned : MemoryKind::pageable};
+    return pinned ? MemoryKind::pinned : MemoryKind::pageable;
 }
 
 // What stands for the place where there is no buffer.
 Buffer buffer_at(const Place& place) {
-    return place.is_file() ? Buffer::file(place.path()) : Buffer::memory(place, nullptr, 0);
+    return place.is_file() ? Buffer::file(place.path()).on(place.node()) : Buffer::memory(place, nullptr, 0);
 }
 
 }  // namespace
@@ -191,7 +191,7 @@ Result<Route> Engine::route(const Buffer& from, const Buffer& to, const CopyOpti
 Result<Route> Engine::route(const Place& from, const Place& to, Bytes bytes, const CopyOptions& options) {
     for (const Place* place : {&from, &to}) SIDESTEP_CHECK(check_place(machine_->topology, *place));
     const auto& offers = machine_->registry.offers();
-    const Ends ends{buffer_at(from), buffer_at(to), typical_end(offers, from), typical_end(offers, to),
+    const Ends ends{buffer_at(from), buffer_at(to), typical_memory(offers, from), typical_memory(offers, to),
                     bytes};
     SIDESTEP_TRY(auto plan, machine_->plans.get(ends, options));
     return plan->route;

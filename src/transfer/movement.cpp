@@ -27,7 +27,7 @@ bool passed(std::chrono::milliseconds limit, std::chrono::steady_clock::duration
 }  // namespace
 
 Movement::Movement(Machine& machine, const CopyOptions& options, void* stream, Names names)
-    : machine_(machine), options_(options), stream_(stream), names_(std::move(names)) {
+    : machine_(machine), options_(options), stream_(stream), names_(names) {
     on_stream_ = stream != nullptr;
 }
 

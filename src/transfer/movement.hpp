@@ -83,7 +83,7 @@ protected:
 
     // For errors: "the copy", and what becomes of its bytes ("copied").
     struct Names {
-        std::string what;
+        const char* what;
         const char* done;
     };
 
@@ -166,7 +166,7 @@ protected:
     std::mutex
         mutex_;  // guards everything below that is not atomic; while calling(), the call has what it works on
     State state_ = State::moving;
-    Names names_;
+    const Names names_;
     StreamPlace place_;  // on a caller's stream
     std::optional<Error> failure_;
     Receipt receipt_;

@@ -7,11 +7,15 @@
 namespace sidestep::transfer {
 namespace {
 
-bool interchangeable(const route::Request& a, const route::Request& b) {
-    return std::bit_width(a.bytes) == std::bit_width(b.bytes) && a.from.memory == b.from.memory &&
-           a.to.memory == b.to.memory && a.require == b.require && a.prefer == b.prefer &&
-           a.lanes == b.lanes && a.max_staging == b.max_staging && a.relay_memory == b.relay_memory &&
-           a.from.place == b.from.place && a.to.place == b.to.place;
+// Whether the plan for a request serves this copy too.
+bool serves(const route::Request& request, const Ends& ends, const CopyOptions& options,
+            const std::vector<Bytes>& relay_memory) {
+    return std::bit_width(request.bytes) == std::bit_width(ends.bytes) &&
+           request.from.memory == ends.from_memory && request.to.memory == ends.to_memory &&
+           request.require == options.require && request.prefer == options.prefer &&
+           request.lanes == options.lanes && request.max_staging == options.max_staging &&
+           request.relay_memory == relay_memory && request.from.place == ends.from.place() &&
+           request.to.place == ends.to.place();
 }
 
 bool same(const std::vector<Objection>& a, const std::vector<Objection>& b) {
@@ -29,14 +33,22 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
 
 Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options,
                                                     const std::vector<Objection>& against) {
-    const route::Request request{ends.from_end,  ends.to_end,         ends.bytes,    options.require,
-                                 options.prefer, options.max_staging, options.lanes, pool_.relay_limits()};
-    const bool keep = !request.from.place.is_file() && !request.to.place.is_file();
+    std::vector<Bytes> relay_memory = pool_.relay_limits();
+    const bool keep = !touches_file(ends);
     if (keep) {
         std::lock_guard lock(mutex_);
         for (const Kept& kept : kept_)
-            if (interchangeable(kept.request, request) && same(kept.against, against)) return kept.plan;
+            if (serves(kept.request, ends, options, relay_memory) && same(kept.against, against))
+                return kept.plan;
     }
+    const route::Request request{{ends.from.place(), ends.from_memory},
+                                 {ends.to.place(), ends.to_memory},
+                                 ends.bytes,
+                                 options.require,
+                                 options.prefer,
+                                 options.max_staging,
+                                 options.lanes,
+                                 std::move(relay_memory)};
     SIDESTEP_TRY(auto plan, against.empty() ? make(request, registry_.offers())
                                             : make(request, with(registry_.offers(), against)));
     if (!keep) return plan;

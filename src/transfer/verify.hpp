@@ -22,8 +22,8 @@ public:
     static Result<std::unique_ptr<Verifier>> create(backend::PieceOwner& owner, Machine& machine,
                                                     const Ends& ends, backend::Registration* written) {
         std::unique_ptr<Verifier> verifier(new Verifier(ends));
-        SIDESTEP_CHECK(verifier->open(owner, machine, 0, ends.from, ends.from_end, nullptr));
-        SIDESTEP_CHECK(verifier->open(owner, machine, 1, ends.to, ends.to_end, written));
+        SIDESTEP_CHECK(verifier->open(owner, machine, 0, ends.from, ends.from_memory, nullptr));
+        SIDESTEP_CHECK(verifier->open(owner, machine, 1, ends.to, ends.to_memory, written));
         return verifier;
     }
 
@@ -70,12 +70,9 @@ private:
           blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
 
     Result<void> open(backend::PieceOwner& owner, Machine& machine, int side, const Buffer& buffer,
-                      const route::End& end, backend::Registration* written) {
-        Ends ends;
-        ends.from_end = end;
-        const bool gpu = end.place.is_gpu() && end.place.node().empty();
-        ends.to_end = {Place::host(), gpu ? MemoryKind::pinned : MemoryKind::pageable};
-        ends.bytes = bytes_;
+                      MemoryKind memory, backend::Registration* written) {
+        const bool gpu = buffer.place().is_gpu() && buffer.place().node().empty();
+        const Ends ends{buffer, {}, memory, gpu ? MemoryKind::pinned : MemoryKind::pageable, bytes_};
         CopyOptions options;
         options.lanes = 1;
         Side& mine = sides_[side];

@@ -37,7 +37,7 @@ TEST_F(EndsTest, AgreeingEndsResolve) {
                                              Buffer::gpu(0, memory + 128, 128));
     ASSERT_TRUE(ends) << ends.error().to_string();
     EXPECT_EQ(ends->bytes, 128u);
-    EXPECT_EQ(ends->to_end.memory, MemoryKind::device);
+    EXPECT_EQ(ends->to_memory, MemoryKind::device);
 }
 
 TEST_F(EndsTest, PlacesThatAreNotThere) {
