@@ -21,6 +21,7 @@
 #include "bench_collective.hpp"
 #include "bench_net.hpp"
 #include "interrupt.hpp"
+#include "progress.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -232,12 +233,16 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     const auto show = [&](const std::string& text) { return globals.json ? Result<void>() : print(text); };
     bool headed = false;
     const Interrupt::Cancellable cancellable(*interrupt);
-    const CollectiveWatch watch{[&](const std::string& table) {
-                                    const std::string head = headed ? "" : bench::head_text(report);
-                                    headed = true;
-                                    return show(head + table);
-                                },
-                                [&] { return interrupt->requested(); }};
+    std::optional<Progress> progress;  // until there is a row
+    const CollectiveWatch watch{
+        [&](const std::string& table) {
+            progress.reset();
+            const std::string head = headed ? "" : bench::head_text(report);
+            headed = true;
+            return show(head + table);
+        },
+        [&](const std::string& words) { progress.emplace(!globals.quiet && !globals.json).update(words); },
+        [&] { return interrupt->requested(); }};
     if (auto measured =
             measure_collectives(command.collective, machine_of(globals), *context, *options, watch, report);
         !measured)

@@ -52,6 +52,7 @@ Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals) 
     if (command.size) options.bytes = *command.size;
     const Interrupt::Cancellable cancellable(interrupt);
     Progress progress(!globals.quiet);
+    progress.update("copies between GPUs begin");
     options.progress = [&](int done, int all) {
         progress.update(fmt::format("{} of {} pairs", done, all));
         return !interrupt.requested();

@@ -11,6 +11,7 @@
 #include "interrupt.hpp"
 #include "operand.hpp"
 #include "pattern.hpp"
+#include "progress.hpp"
 #include "report.hpp"
 #include "verb.hpp"
 
@@ -34,13 +35,18 @@ struct Published {
 };
 
 Result<std::vector<Published>> publish_all(const Context& context, const Place& place,
-                                           const PublishCommand& command) {
+                                           const PublishCommand& command, bool bar) {
     std::vector<Published> all;
     for (int i = 0; i < command.count; ++i) {
         auto memory = context.allocate(place, command.size,
                                        place.is_host() ? MemoryKind::pageable : MemoryKind::automatic);
         if (!memory) return memory.error();
-        if (auto filled = fill(context, memory->buffer(), Pattern::known); !filled) return filled.error();
+        Progress progress(bar);
+        const auto draw = [&](Bytes done, Bytes total) {
+            progress.update(fmt::format("filling {} of {}", format_bytes(done), format_bytes(total)));
+        };
+        if (auto filled = fill(context, memory->buffer(), Pattern::known, draw); !filled)
+            return filled.error();
         const std::string name = command.count == 1 ? command.name : fmt::format("{}-{}", command.name, i);
         auto publication = context.publish(name, *memory, command.options);
         if (!publication) return publication.error();
@@ -70,7 +76,7 @@ Result<void> run_publish(const Globals& globals, const PublishCommand& command) 
     const auto context = open_context(globals);
     if (!context) return context.error();
     const Interrupt::Cancellable withdrawn_first(interrupt);
-    const auto published = publish_all(*context, operand->place, command);
+    const auto published = publish_all(*context, operand->place, command, !globals.quiet && !globals.json);
     if (!published) return published.error();
     const auto bare = print_handles(*context, operand->place, command);
     if (!bare) return bare.error();

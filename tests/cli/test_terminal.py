@@ -106,13 +106,19 @@ class LongVerbs(harness.CommandTest):
     def test_what_is_said(self):
         for words, said in [(["copy", "gpu:0", "gpu:1", "--size", "1GiB"], ["filling ", "of 1 GiB at gpu:0"]),
                             (["copy", "gpu:0", "gpu:1", "--size", "1GiB", "--verify"], ["  verifying"]),
-                            (["doctor", "--probe", "--size", "1MiB"], ["1 of 56 pairs", "56 of 56 pairs"]),
+                            (["doctor", "--probe", "--size", "1MiB"], ["copies between GPUs begin", "1 of 56 pairs", "56 of 56 pairs"]),
+                            (["bench", "collective", "barrier", "--gpu", "0,1", "--smoke"], ["barrier: 2 ranks start"]),
                             (["tune", "--ranks", "2"], ["1 of ", ": one-shot Lamport"])]:
             with self.subTest(words=words):
                 terminal = Terminal(self, *words)
                 terminal.end()
                 for one in said:
                     self.assertIn(one, terminal.seen.decode())
+
+    def test_publish_fills_first(self):
+        terminal = Terminal(self, "publish", "gpu:0", "kv", "--size", "1GiB", SIDESTEP_PEER_FOLDER=str(self.dir / "peers"))
+        terminal.read_until(b"of 1 GiB")
+        self.assertIn(b"filling ", terminal.seen)
 
     def test_interrupted(self):
         collective = ["bench", "collective", "all_reduce", "broadcast", "all_gather", "--samples", "3", "--gpu", "0,1"]
