@@ -153,7 +153,13 @@ protected:
         gpu = transfer::allocate(registry, Place::gpu(0), bytes, MemoryKind::device).value();
         std::memcpy(gpu.buffer().address(), text.data(), bytes);
     }
-    ~SessionOwnMemory() override { engine.reset(); }
+    // What lies in the engine's pool goes before it, and the memory that the engine moves behind it.
+    ~SessionOwnMemory() override {
+        own.reset();
+        session->withdraw(number);
+        slots.reset();
+        engine.reset();
+    }
     std::shared_ptr<Region> region(backend::Access access) {
         backend::AttachOptions options;
         options.access = access;
