@@ -188,7 +188,7 @@ class Doctor(CommandTest):
         self.assertTrue({"dgx-h100", "h200x2-vm", "h200x4-vm", "hgx-h200"} <= names, names)
         self.assertIn("2 x NVIDIA H200", self.succeed("machines", machine=None).out)
         for machine in listed:
-            self.succeed("topo", machine=machine["name"])
+            self.assertTrue(self.succeed("topo", machine=machine["name"]).out.startswith(f"machine {machine['name']} ("), machine)
             self.assertIn(self.run_command("doctor", machine=machine["name"]).code, (DONE, WARNINGS, FAILED))
         self.recorded()
         for name in ("h200x2-vm", "./h200x2-vm"):
