@@ -1,8 +1,10 @@
 """sidestep topo: formats, files, drawings that a real XML parser reads, and what differs between two machines."""
 
 import json
+import os
 import re
 import resource
+import subprocess
 import unittest
 import xml.etree.ElementTree
 
@@ -23,14 +25,27 @@ class Size(harness.CommandTest):
 
     LIMIT = 1500 << 20
 
+    def limit(self):
+        resource.setrlimit(resource.RLIMIT_AS, (self.LIMIT, self.LIMIT))
+
+    def test_a_route_among_as_many_gpus_as_there_may_be(self):
+        for machine in ["dgx-h100*25000", "dgx-a100*25000", "mi300x*25000", "gb200-nvl72*2777", "pcie-4l40s*50000"]:
+            with self.subTest(machine=machine):
+                process = subprocess.Popen([harness.BINARY, "--machine", machine, "route", "gpu:0", "gpu:1", "--size", "1G"],
+                                           stdout=subprocess.PIPE, env=harness.environment(), preexec_fn=self.limit)
+                self.assertIn("GB/s", process.stdout.read().decode())
+                process.stdout.close()
+                _, process.returncode, used = os.wait4(process.pid, 0)
+                self.assertEqual(process.returncode, 0)
+                self.assertLess(used.ru_maxrss, 500 << 10, "KiB")
+
     def test_a_route_among_many_gpus(self):
         tag = '<pci busid="{:04x}:{:02x}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"><gpu dev="{}" sm="90"/></pci>'
         gpus = "".join(tag.format(n // 200, n % 200, n) for n in range(20000))
         self.write("many.xml", f'<system version="1"><cpu numaid="0">{gpus}</cpu></system>'.encode())
-        limited = lambda: resource.setrlimit(resource.RLIMIT_AS, (self.LIMIT, self.LIMIT))
         for machine in ["dgx-h100*25000", "./many.xml"]:
             with self.subTest(machine=machine):
-                route = self.succeed("route", "host", "gpu:1", "--size", "1M", machine=machine, preexec_fn=limited)
+                route = self.succeed("route", "host", "gpu:1", "--size", "1M", machine=machine, preexec_fn=self.limit)
                 self.assertIn("55.5 GB/s", route.out)
 
 
@@ -64,6 +79,21 @@ class Records(harness.CommandTest):
             outcome = self.run_command(verb, machine="./record")
             self.assertNotIn("the secret", outcome.out + outcome.err)
         self.assertIn("/proc/sys/kernel/osrelease leads out of the record", self.succeed("topo", machine="./record").out)
+
+
+    def test_names_steer_no_terminal(self):
+        steers = "\x1b[2J\x1b]0;mine\x07\nFAKE \x9b31m"
+        machine = {"format": "sidestep-topology", "version": 1, "name": steers, "notes": [steers], "links": [],
+                   "devices": [{"name": "gpu:0", "kind": "gpu", "index": 0, "model": steers, "properties": {"cc": steers}},
+                               {"name": "cpu:0", "kind": "cpu", "index": 0, "model": steers}]}
+        self.write("steers.json", json.dumps(machine).encode())
+        for words in [["topo"], ["topo", "--format", "tree"], ["topo", "--format", "dot"], ["doctor"], ["doctor", "--all"],
+                      ["route", "gpu:0", "gpu:0", "--size", "1"], ["topo", "diff", "dgx-h100", "./steers.json"],
+                      ["copy", "host", "gpu:9"], ["bench", "--case", "host_small", "--smoke"]]:
+            with self.subTest(words=words):
+                outcome = self.run_command(*words, machine="./steers.json")
+                self.assertNotRegex(outcome.out + outcome.err, "[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+                self.assertNotRegex(outcome.out + outcome.err, "(?m)^FAKE")
 
 
 class Formats(harness.CommandTest):
@@ -202,8 +232,10 @@ class Drawings(harness.CommandTest):
         files = sorted((harness.SOURCE_DIR / "tests" / "recorded").glob("*.json"))
         self.assertNotIn("emulated", self.succeed("topo", machine=str(files[0])).out)
         self.assertTrue(files)
-        for file in files:
-            self.drawing(str(file))
+        for file in [*map(str, files), "h200x2-vm"]:
+            root = self.drawing(file)
+            self.assertNotIn("emulated", "".join(root.itertext()))
+        self.assertIn("emulated", "".join(self.drawing("dgx-h100").itertext()))
 
     def test_it_stands_alone(self):
         for element in self.drawing("dgx-1v").iter():

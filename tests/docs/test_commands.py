@@ -31,6 +31,13 @@ class DrawingTest(unittest.TestCase):
                          "write it again: sidestep topo --machine dgx-h100 --output docs/dgx-h100.svg")
 
 
+class ReadmeTest(unittest.TestCase):
+    def test_it_shows_a_drawing_a_screen_of_the_doctor_and_a_figure(self):
+        readme = (pages.SOURCE / "README.md").read_text(encoding="utf-8")
+        for words in (r"!\[[^]]+\]\(docs/dgx-h100\.svg\)", r"```console\n\$ sidestep doctor [^`]* +type  ", r"!\[[^]]+\]\(docs/charts/[a-z-]+\.svg\)"):
+            self.assertRegex(readme, words)
+
+
 class ContainerTest(unittest.TestCase):
     """The Containerfile does what the documents say; nothing here builds an image."""
 

@@ -52,9 +52,12 @@ class SiteTest(unittest.TestCase):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="sidestep-site-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         cls.site = cls.folder / "site"
+        before = os.times()
         built = build(cls.site)
         if built.returncode:
             raise AssertionError(f"the site does not build:\n{built.stdout}")
+        after = os.times()
+        cls.processor_seconds = after.children_user + after.children_system - before.children_user - before.children_system
         cls.pages = sorted(cls.site.rglob("*.html"))
         if chromium.find() is None:
             raise unittest.SkipTest("no Chromium on PATH; tools/setup.sh browser installs one where the system has it")
@@ -84,6 +87,9 @@ class SiteTest(unittest.TestCase):
         for path in self.pages:
             with self.subTest(path.relative_to(self.site).as_posix()):
                 self.assertEqual(self.problems(path), [])
+
+    def test_it_builds_in_under_a_minute(self):
+        self.assertTrue(0 < self.processor_seconds < 60, self.processor_seconds)
 
     def test_a_broken_page_is_seen(self):
         page = self.folder / "broken.html"
