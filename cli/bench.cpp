@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -144,9 +145,27 @@ Result<void> list(const std::vector<bench::Case>& cases, const Globals& globals)
     return print(bench::align(rows));
 }
 
+// The cases that are over, for a signal, which ends the process on a thread of its own.
+struct Kept {
+    std::mutex mutex;
+    bench::Report report;
+
+    void put(const bench::Report& measured) {
+        const std::lock_guard lock(mutex);
+        report = measured;
+    }
+    void write(const BenchCommand& command, const Globals& globals) {
+        const std::lock_guard lock(mutex);
+        if (report.cases.empty()) return;
+        report.notes.emplace_back("interrupted: not all cases were measured");
+        (void)write_report(command, globals, report);
+    }
+};
+
 // Runs the cases and prints each as it ends.
 Result<bench::Report> measure(const std::vector<bench::Case>& cases, const BenchCommand& command,
-                              const Globals& globals, const std::vector<bench::Threshold>& thresholds) {
+                              const Globals& globals, const std::vector<bench::Threshold>& thresholds,
+                              Kept& kept) {
     const auto context = open_context(globals);
     if (!context) return context.error();
     const auto options = options_of(command, *context);
@@ -158,6 +177,7 @@ Result<bench::Report> measure(const std::vector<bench::Case>& cases, const Bench
     const bool at_once = !command.peers && thresholds.empty();
     for (const bench::Case& test : cases) {
         report.cases.push_back(bench::run_case(test, *context, *options));
+        kept.put(report);
         if (auto shown = at_once ? show(bench::case_text(report.cases.back())) : Result<void>(); !shown)
             return shown.error();
     }
@@ -194,8 +214,12 @@ Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) 
     }
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
-    const Interrupt interrupt(bench::remove_leftovers);
-    const auto report = measure(*cases, command, globals, *thresholds);
+    Kept kept;
+    const Interrupt interrupt([&] {
+        bench::remove_leftovers();
+        kept.write(command, globals);
+    });
+    const auto report = measure(*cases, command, globals, *thresholds, kept);
     if (!report) return report.error();
     const auto written = write_report(command, globals, *report);
     if (!written) return written.error();

@@ -123,6 +123,7 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
     Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
+    note_lenders(*context, globals);
     const auto bytes = known_size(*context, *from, *named);
     if (!bytes) return bytes.error();
     const auto source = open_end(*context, *from, *bytes);

@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "report.hpp"
+
 namespace sidestep::cli {
 namespace {
 
@@ -162,6 +164,12 @@ Result<Context> open_context(const Globals& globals) {
     options.key_file = globals.key_file;
     options.network_encryption = globals.encrypt;
     return Context::open(std::move(options));
+}
+
+void note_lenders(const Context& context, const Globals& globals) {
+    if (globals.quiet || globals.json) return;
+    for (const std::string& note : context.topology().notes())
+        if (note.find("--as MODEL") != std::string::npos) print_note(note, globals.color);
 }
 
 std::string painted_help(std::string_view text, const Globals& globals) {

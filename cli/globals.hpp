@@ -82,6 +82,9 @@ Globals with_faults(const Globals& globals, const std::vector<std::string>& faul
 // Opens the machine that --machine names.
 Result<Context> open_context(const Globals& globals);
 
+// Says on standard error where a file lacks NVLinks that a built-in machine could lend, unless told to be quiet.
+void note_lenders(const Context& context, const Globals& globals);
+
 // For standard output: the help with its headings in bold, and a report with the words that matter in colour, where
 // there is colour.
 std::string painted_help(std::string_view text, const Globals& globals);

@@ -132,6 +132,7 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
     Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
+    note_lenders(*context, globals);
     auto options = load_options(globals, command, context->topology());
     if (!options) return options.error();
     const auto begin = std::chrono::steady_clock::now();

@@ -83,6 +83,7 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
+    note_lenders(*context, globals);
     if (const std::string missing = bench::fewer_than_two_gpus(*context); !missing.empty())
         return Error{
             ErrorCode::unsupported, fmt::format("collectives need two GPUs: {}", missing), "tune", {}};

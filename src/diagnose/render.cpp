@@ -172,9 +172,10 @@ Json finding_json(const Finding& finding) {
 
 std::string Diagnosis::to_string(bool everything) const {
     std::string text = fmt::format("machine {}: {}\n", machine, health_words(*this));
-    text += fmt::format("{} checks: {} pass, {} warn, {} fail, {} cannot be seen, {} do not apply\n",
-                        findings.size(), count(Verdict::pass), count(Verdict::warn), count(Verdict::fail),
-                        count(Verdict::unknown), not_applicable());
+    text +=
+        fmt::format("{} {}: {} pass, {} warn, {} fail, {} cannot be seen, {} do not apply\n", findings.size(),
+                    findings.size() == 1 ? "check" : "checks", count(Verdict::pass), count(Verdict::warn),
+                    count(Verdict::fail), count(Verdict::unknown), not_applicable());
     text += open_text(findings, everything);
     text += content_text(findings, true, everything);
     text += content_text(findings, false, everything);

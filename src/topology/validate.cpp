@@ -177,8 +177,16 @@ Result<void> check_peers(const Topology::Parts& parts) {
 }  // namespace
 
 void make_printable(Topology::Parts& parts) {
+    // Of names that differ in what cannot be printed the first stays.
     const auto each = [](Properties& properties) {
-        for (auto& [name, value] : properties) base::make_printable(value);
+        Properties printable;
+        for (auto& [name, value] : properties) {
+            std::string shown = name;
+            base::make_printable(shown);
+            base::make_printable(value);
+            printable.emplace(std::move(shown), std::move(value));
+        }
+        properties = std::move(printable);
     };
     base::make_printable(parts.name);
     each(parts.properties);

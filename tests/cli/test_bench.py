@@ -272,6 +272,15 @@ class Interrupted(harness.GroupTest):
             self.assertLess(time.monotonic(), until)
             time.sleep(0.01)
 
+    def test_cases_that_are_over_are_kept(self):
+        process = self.start("bench", "--case", "host_small", "--case", "peer_engine", "--samples", "200", "--save", "report.json")
+        while not process.stdout.readline().startswith(b"host_small"):
+            pass
+        self.interrupt(process, signal.SIGINT)
+        report = json.loads((self.dir / "report.json").read_text())
+        self.assertEqual([case["key"] for case in report["cases"]], ["host_small"])
+        self.assertIn("interrupted: not all cases were measured", report["notes"])
+
     def test_files_are_removed(self):
         folder = self.dir / "files"
         folder.mkdir()

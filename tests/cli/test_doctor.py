@@ -102,6 +102,8 @@ class Doctor(CommandTest):
         self.assertIn("gpu:3", first[0])
         self.assertIn("so       odd-one-out", outcome.out)
         self.assertEqual(self.run_command("doctor", "--fault", "fabric-down").code, FAILED)
+        # What a model does not tell of its other cards is no fault of theirs.
+        self.assertRegex(self.run_command("doctor", "--fault", "nic:mlx5_0.down").out, r"nic-down +1 of \d+ RDMA ports are down: \S*mlx5_0")
         self.assertEqual(self.run_command("doctor", "--fault", "no-driver").code, NO_GPU)
         self.assertEqual(self.run_command("doctor", "--fault", "acs", "--fault", "gpu:0.lost").code, FAILED)
         self.refused(USAGE, ["widht", "did you mean 'width'?"], "doctor", "--fault", "gpu:3.widht=8")
@@ -181,6 +183,27 @@ class Doctor(CommandTest):
         outcome = self.run_command("doctor", machine=self.write("lstopo.xml", text.encode()))
         self.assertEqual(outcome.code, DONE, outcome.out + outcome.err)
         self.assertIn("2 GPUs", outcome.out.splitlines()[0])
+
+    def test_links_that_a_virtual_machine_makes_up(self):
+        def device(path, kind, vendor, number, speed, width):
+            for name, value in {"class": kind, "vendor": vendor, "device": number, "current_link_speed": speed, "max_link_speed": speed,
+                                "current_link_width": width, "max_link_width": width}.items():
+                self.write(f"guest/sys/devices/{path}/{name}", f"{value}\n".encode())
+            (devices / path.split("/")[-1]).symlink_to(f"../../../devices/{path}")
+
+        top, devices = "pci0000:00/0000:00:01.0", self.dir / "guest/sys/bus/pci/devices"
+        for folder in [devices, self.dir / "guest/proc", *(self.dir / f"guest/sys/devices/{top}/0000:01:00.0/0000:02:0{n}.0/0000:0{3 + n}:00.0"
+                                                           for n in range(2))]:
+            folder.mkdir(parents=True)
+        self.write("guest/proc/cpuinfo", b"flags : hypervisor\n")
+        device(top, "0x060400", "0x1b36", "0x000c", "32.0 GT/s PCIe", "16")
+        device(f"{top}/0000:01:00.0", "0x060400", "0x104c", "0x8232", "2.5 GT/s PCIe", "1")
+        for n in range(2):
+            device(f"{top}/0000:01:00.0/0000:02:0{n}.0", "0x060400", "0x104c", "0x8233", "2.5 GT/s PCIe", "1")
+            device(f"{top}/0000:01:00.0/0000:02:0{n}.0/0000:0{3 + n}:00.0", "0x030200", "0x10de", "0x2330", "32.0 GT/s PCIe", "16")
+        found = re.sub(r"\s+", " ", self.run_command("doctor", "vm-hides-switches", machine="./guest").out)
+        self.assertIn("warn vm-hides-switches this virtual machine makes up PCIe links", found)
+        self.assertIn("gen1 x1 at pcie_switch:0, above quicker links", found)
 
     def test_names_of_machines(self):
         listed = self.json_of("machines", machine=None)["machines"]

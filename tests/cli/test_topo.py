@@ -9,6 +9,7 @@ import unittest
 import xml.etree.ElementTree
 
 import harness
+from test_load import safetensors
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -83,8 +84,8 @@ class Records(harness.CommandTest):
 
     def test_names_steer_no_terminal(self):
         steers = "\x1b[2J\x1b]0;mine\x07\nFAKE \x9b31m"
-        machine = {"format": "sidestep-topology", "version": 1, "name": steers, "notes": [steers], "links": [],
-                   "devices": [{"name": "gpu:0", "kind": "gpu", "index": 0, "model": steers, "properties": {"cc": steers}},
+        machine = {"format": "sidestep-topology", "version": 1, "name": steers, "notes": [steers], "links": [], "properties": {steers: steers},
+                   "devices": [{"name": "gpu:0", "kind": "gpu", "index": 0, "model": steers, "properties": {"cc": steers, steers: steers}},
                                {"name": "cpu:0", "kind": "cpu", "index": 0, "model": steers}]}
         self.write("steers.json", json.dumps(machine).encode())
         for words in [["topo"], ["topo", "--format", "tree"], ["topo", "--format", "dot"], ["doctor"], ["doctor", "--all"],
@@ -146,6 +147,9 @@ class Formats(harness.CommandTest):
         examined = re.sub(r"\s+", " ", self.run_command("doctor", machine="bare.xml").out)
         self.assertIn("not looked at topology: the file tells of no NVLinks", examined)
         self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", examined)
+        self.write("m.safetensors", safetensors([("x", "U8", [8], bytes(8))]))
+        for words in (["copy", "gpu:0", "gpu:1", "--size", "4KiB"], ["load", "m.safetensors"], ["tune", "--ranks", "2"]):
+            self.assertIn("note: the file tells of no NVLinks", self.succeed(*words, machine="bare.xml").err)
         measured = self.succeed("bench", "--case", "host_small", "--samples", "1", machine="bare.xml").out
         self.assertIn("--as MODEL lends those of a built-in machine (dgx-h100, dgx-h200)", measured)
 

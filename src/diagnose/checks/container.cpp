@@ -68,8 +68,9 @@ constexpr Check vm_hides_switches = {
     "network cards and leaves "
     "GPUDirect RDMA off.",
     "The hypervisor's mark in the processor's flags, and a PCI tree without switches above the GPUs; "
-    "numa_node is often -1 too. A "
-    "topology file that is given to NCCL makes up for it.",
+    "numa_node is often -1 too. Or a switch whose link is slower than all below it: QEMU's x3130 and "
+    "VMware's "
+    "make it up. A topology file that is given to NCCL makes up for it.",
     "Nothing between GPUs that NVLink joins. Network traffic of several GPUs over far cards: 3 to 58 of 489 "
     "GB/s were reported for "
     "jobs on such machines.",

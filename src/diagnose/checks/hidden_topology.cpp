@@ -134,6 +134,18 @@ void see_places(const Evidence& evidence, Outcome& outcome) {
     }
 }
 
+// NCCL believes such a link, and sends what it can around it.
+void see_made_up_links(const Topology& topology, Outcome& outcome) {
+    for (const Device& device : topology.devices()) {
+        const auto told = device.properties.find("link_made_up");
+        if (told == device.properties.end()) continue;
+        if (outcome.verdict == Verdict::pass)
+            outcome = warn("this virtual machine makes up PCIe links that are slower than all below them");
+        outcome.saw(fmt::format("/sys/bus/pci/devices/{}/max_link_*", device.bus_id),
+                    fmt::format("{} at {}, above quicker links", told->second, device.name));
+    }
+}
+
 }  // namespace
 
 Outcome look_hidden_switches(const Evidence& evidence) {
@@ -143,8 +155,13 @@ Outcome look_hidden_switches(const Evidence& evidence) {
     const bool tree = evidence.files.exists("/sys/bus/pci/devices");
     const topology::Fact hypervisor = topology::hypervisor(evidence.files);
     if (tree && hypervisor.value == "none") return does_not_apply("this is not a virtual machine");
-    if (has_switches(evidence.topology)) return pass("the virtual machine shows PCIe switches");
-    if (const auto file = topology_file(evidence)) {
+    const auto file = topology_file(evidence);
+    if (has_switches(evidence.topology)) {
+        Outcome outcome = pass("the virtual machine shows PCIe switches");
+        if (!file) see_made_up_links(evidence.topology, outcome);
+        return outcome;
+    }
+    if (file) {
         Outcome outcome = pass("the PCI tree shows no switches; a topology file tells NCCL of them");
         outcome.seen.push_back(file->seen);
         return outcome;

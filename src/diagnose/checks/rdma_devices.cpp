@@ -220,11 +220,11 @@ Outcome look_nic_ports(const Evidence& evidence) {
             "manager "
             "on a switch, or on one machine.";
         outcome.command = "systemctl start opensm";
-    } else if (states.active.empty() && !states.down.empty()) {
+    } else if (states.active.empty() && states.untold.empty() && !states.down.empty()) {
         outcome = fail("no port of any RDMA card is up");
     } else if (!states.down.empty()) {
-        outcome = warn(fmt::format("{} of {} RDMA ports are up; down: {}", states.active.size(),
-                                   states.active.size() + states.down.size(), listed(states.down)));
+        outcome = warn(fmt::format("{} of {} RDMA ports are down: {}", states.down.size(), states.seen.size(),
+                                   listed(states.down)));
     } else if (!states.untold.empty() || states.active.empty()) {
         outcome = unknown("the state of the RDMA ports cannot be read");
         if (states.seen.empty()) outcome.saw(fmt::format("{}/*/ports", rdma_folder), "is empty");

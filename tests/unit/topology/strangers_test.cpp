@@ -100,6 +100,7 @@ TEST(Strangers, TextOfATopologyIsPrintable) {
     parts.devices = {{DeviceKind::gpu, 0, "gpu:0", esc, esc}, {DeviceKind::gpu, 1, "gpu:1"}};
     parts.devices[0].properties["cc"] = esc;
     parts.properties["kernel"] = esc;
+    parts.properties[esc] = parts.devices[0].properties[esc] = "named by a stranger";
     parts.notes = {esc};
     parts.peers = {{0, 1, {false, false, esc, esc}}};
     const auto machine = Topology::create(parts);
