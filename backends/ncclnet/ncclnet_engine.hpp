@@ -13,8 +13,8 @@
 
 namespace sidestep::backends::ncclnet {
 
-// Links over the quickest devices of one plugin, in turns; of them, memory of a GPU goes by the nearest. A thread for all sockets, and one that the plugin is called on. Any
-// thread.
+// Links over the quickest devices of one plugin, in turns. Of these, memory of a GPU leaves by the nearest. One thread serves all
+// sockets, and the plugin is called on another. Any thread.
 class Engine final : public backend::RailEngine {
 public:
     // Why there is no plugin that can be used, and what to do, where there is none.

@@ -323,7 +323,7 @@ private:
         return moved;
     }
 
-    // As a copy of its own: where two nodes do not reach each other any more, the rest goes by another plan, once.
+    // Where two nodes do not reach each other any more, the rest goes by another plan, once, as of a copy of its own.
     void lose(Bulk& bulk, Error error) {
         const Ends& ends = bulk.group.ends;
         const bool nodes = !ends.from.place().node().empty() && !ends.to.place().node().empty();
@@ -333,7 +333,7 @@ private:
         ++lost_;
     }
 
-    // Nothing is in flight. Whether it was that is asked of the nodes.
+    // Once nothing is in flight. The nodes are asked whether they still reach each other: where they do, the failure was another.
     Result<void> detour() {
         on_detour_ = true;
         std::vector<Buffer> buffers;  // from and to in turns
