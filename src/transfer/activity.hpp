@@ -63,8 +63,8 @@ public:
     Bytes bytes_done() const { return done_.load(std::memory_order_relaxed); }
     Bytes bytes_total() const { return total_.load(std::memory_order_relaxed); }
 
-    // How long it should take from its start by the route's prices; zero where it has no route, where it
-    // moves in chunks, or where the machine is a model. Constant once the ends are open.
+    // How long what ends next should take by the route's prices; zero where that is not known, or where the machine is a
+    // model.
     Clock::duration expected() const { return expected_; }
 
     // Adds to the Receipt's notes, by whoever submitted, before anybody else has the activity. Without effect

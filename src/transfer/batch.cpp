@@ -64,8 +64,6 @@ public:
         starts_copies_ = !waiting_.empty();
         begin_moving(prepared, true);
         needs_driving_ = !all_started() || !running_.empty();
-        if (!needs_driving_ && bulks_.size() == 1 && !bulks_[0]->lane->idle())
-            expect(bulks_[0]->group.plan->route, bulks_[0]->group.ends.bytes);
     }
 
     bool starts_copies() const override { return starts_copies_; }
@@ -229,6 +227,8 @@ private:
     std::string where() const override { return "copy_batch"; }
     bool go_on(bool may_block) override {
         bool moved = run_calls();
+        if (moved && bulks_.size() == 1 && !bulks_[0]->group.relayed())
+            expect(bulks_[0]->group.plan->route, bulks_[0]->lane->oldest());
         moved |= run_singles(may_block);
         publish_progress();
         if (state_ != State::moving || !idle()) return moved;

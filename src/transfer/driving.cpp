@@ -46,9 +46,9 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
     };
     if (round.driven_beside) return pause_until(rest_beside_others);
     const auto still = now - since_;
-    const auto looks = (lookout.drives_beside() ? looks_for_beside_others : looks_for) + expected_ / 2;
-    const auto asleep = expected_ * 9 / 10 - still - microseconds(250);
-    if (still <= expected_ + looks) {
+    const auto looks = (lookout.drives_beside() ? looks_for_beside_others : looks_for) + round.expected / 2;
+    const auto asleep = round.expected * 9 / 10 - still - microseconds(250);
+    if (still <= round.expected + looks) {
         if (asleep > Clock::duration(0))
             return pause_until(std::max<Clock::duration>(asleep / 2, microseconds(50)));
         std::this_thread::yield();

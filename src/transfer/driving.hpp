@@ -19,6 +19,8 @@ struct Round {
     bool moved = false;
     bool driven_beside = false;  // threads of backends went on with it
     bool on_stream = false;      // something of it is on a caller's stream
+    Lookout::Clock::duration
+        expected{};  // from the last move to the next end, where somebody waits for it; zero: not known
     Lookout::Clock::time_point wake_by = Lookout::Clock::time_point::max();
 
     void add(Activity& activity);  // after its step
@@ -32,12 +34,10 @@ class Rest {
 public:
     using Clock = Lookout::Clock;
 
-    explicit Rest(Clock::duration expected = {}) : expected_(expected) {}
     // After a round; returns at once where another is worth while. Not beyond `until`.
     void after(const Round& round, Lookout& lookout, Clock::time_point until = Clock::time_point::max());
 
 private:
-    Clock::duration expected_;
     Clock::time_point since_ = Clock::now();  // something moved
 };
 

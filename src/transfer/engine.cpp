@@ -125,7 +125,7 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
     if (job->finished() || abandoned(*job)) return true;
     const CountedWaiter waiter(*job, *machine_->lookout);
     const auto until = limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
-    Rest rest(job->expected());
+    Rest rest;
     while (!job->finished()) {
         const Round round = go_on(*job);
         if (job->finished()) break;
@@ -142,6 +142,7 @@ Round Engine::go_on(Activity& job) {
     round.mark = machine_->lookout->mark();
     round.left = machine_->lookout->look();
     round.moved = job.step(true);
+    round.expected = job.expected();
     round.add(job);
     return round;
 }

@@ -89,6 +89,8 @@ public:
     void stop() { stopped_ = true; }
 
     bool idle() const { return flights_.empty(); }
+    // Bytes of the chunk that has been in flight for longest: it ends next. 0 when idle.
+    Bytes oldest() const { return flights_.empty() ? 0 : flights_.front().span.size; }
     Bytes chunk() const { return setup_.chunk; }
     Bytes arrived() const { return arrived_; }
 
