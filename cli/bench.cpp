@@ -256,15 +256,17 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     bool headed = false;
     const Interrupt::Cancellable cancellable(*interrupt);
     std::optional<Progress> progress;  // until there is a row
-    const CollectiveWatch watch{
-        [&](const std::string& table) {
-            progress.reset();
-            const std::string head = headed ? "" : bench::head_text(report);
-            headed = true;
-            return show(head + table);
-        },
-        [&](const std::string& words) { progress.emplace(!globals.quiet && !globals.json).update(words); },
-        [&] { return interrupt->requested(); }};
+    const CollectiveWatch watch{[&](const std::string& table) {
+                                    progress.reset();
+                                    return show(table);
+                                },
+                                [&](const std::string& words) {
+                                    auto shown = headed ? Result<void>() : show(bench::head_text(report));
+                                    headed = true;
+                                    progress.emplace(!globals.quiet && !globals.json).update(words);
+                                    return shown;
+                                },
+                                [&] { return interrupt->requested(); }};
     if (auto measured =
             measure_collectives(command.collective, machine_of(globals), *context, *options, watch, report);
         !measured)
