@@ -47,9 +47,9 @@ Result<Receipt> copy_once(const Context& context, Interrupt& interrupt, const Bu
 // The route, before bytes move. Where the planner has none, the copy says why.
 Result<void> print_route(const Context& context, const Globals& globals, const CopyCommand& command,
                          const End& from, const End& to, Bytes bytes) {
-    // Of files of a node or a store and published memory only the copy finds out.
-    if (bytes == Buffer::whole)
-        return print_plan(globals, fmt::format("copying {} to {}", command.from, command.to));
+    // A store or a node would be asked once more for a route of its file.
+    if (bytes == Buffer::whole || (from.buffer.place().is_file() && !from.buffer.place().node().empty()))
+        return print_plan(globals, fmt::format("copying {} to {}", command.from, command.to), bytes);
     const auto route = context.route(from.buffer, to.buffer, copy_options(globals, command.flags));
     if (!route) return {};
     const std::string lines = route->to_string();
