@@ -70,7 +70,9 @@ public:
         if (failed != 0) return Error{ErrorCode::io_error, "the command could not be started", self, {}};
         remember_process(child.process_);
         for (int i = 0; bare_handles && i < count; ++i) child.handles_.push_back(child.line());
-        if (!child.line().starts_with("published"))
+        std::string said = child.line();
+        if (said.starts_with("filling")) said = child.line();
+        if (!said.starts_with("published"))
             return Error{ErrorCode::io_error, "a process that should publish memory did not", name, {}};
         return child;
     }

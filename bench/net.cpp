@@ -50,8 +50,8 @@ bool missing_memory(const Error& error) {
 
 class NetRun {
 public:
-    NetRun(const Context& context, const NetPlan& plan, const Options& options, const SayLine& say)
-        : context_(context), plan_(plan), options_(options), say_(say) {
+    NetRun(const Context& context, const NetPlan& plan, const Options& options, const NetWatch& watch)
+        : context_(context), plan_(plan), options_(options), watch_(watch) {
         latency_.key = "net_latency";
         const std::string both = plan.other.empty() ? fmt::format("to {}", plan.node)
                                                     : fmt::format("from {} to {}", plan.node, plan.other);
@@ -75,7 +75,7 @@ public:
         if (!failed)
             if (auto done = peers(); !done) failed = done.error();
         if (failed) bandwidth_.failed = failed->to_string();
-        return std::vector<CaseResult>{std::move(latency_), std::move(bandwidth_), std::move(batches_)};
+        return cases();
     }
 
 private:
@@ -93,8 +93,8 @@ private:
     Result<void> open_nodes() const {
         for (const std::string& node : {plan_.node, plan_.other})
             if (const auto reached = topology_of(context_, node); !reached) return reached.error();
-        return say_(fmt::format("from {} to {} and back; beside it two copies by this machine\n", plan_.node,
-                                plan_.other));
+        return watch_.say(fmt::format("from {} to {} and back; beside it two copies by this machine\n",
+                                      plan_.node, plan_.other));
     }
 
     // As many sockets as copies use, and one.
@@ -105,12 +105,12 @@ private:
             const ErrorCode code = all.error().code;
             if (code != ErrorCode::end_of_file && code != ErrorCode::io_error) return all.error();
             plain_missing_ = all.error().to_string();
-            return say_(fmt::format("node {}\n", plan_.node));
+            return watch_.say(fmt::format("node {}\n", plan_.node));
         }
         plain_.push_back(std::move(*all));
         const NetworkProbe& first = plain_.front();
-        if (auto said = say_(fmt::format("node {}: {} at {}; tcp, up to {}\n", plan_.node, first.node(),
-                                         first.address(), sockets_text(first.sockets())));
+        if (auto said = watch_.say(fmt::format("node {}: {} at {}; tcp, up to {}\n", plan_.node, first.node(),
+                                               first.address(), sockets_text(first.sockets())));
             !said)
             return said;
         if (first.sockets() == 1) return {};
@@ -157,7 +157,7 @@ private:
         const std::string size = bytes > 0 ? ", " + format_bytes(bytes) : std::string();
         CaseResult& result = bytes > 0 && bytes <= small ? latency_ : bandwidth_;
         result.notes.push_back(fmt::format("{}{}: not measured: {}", what, size, why));
-        return say_(row(what, bytes, fmt::format("not measured: {}", why)));
+        return watch_.say(row(what, bytes, fmt::format("not measured: {}", why)));
     }
 
     std::vector<Bytes> sizes() const {
@@ -190,13 +190,20 @@ private:
             if (plain_rows)
                 if (auto said = plain_figures(*figure, back); !said) return said;
         }
-        return way.empty() ? Result<void>() : say_(fmt::format("    by {}\n", way));
+        return way.empty() ? Result<void>() : watch_.say(fmt::format("    by {}\n", way));
     }
 
     Result<void> keep(const Figure& figure) {
-        (figure.unit == "us" ? latency_ : bandwidth_).figures.push_back(figure);
-        return say_(text_row_of(figure));
+        return keep(figure, figure.unit == "us" ? latency_ : bandwidth_);
     }
+
+    Result<void> keep(const Figure& figure, CaseResult& result) {
+        result.figures.push_back(figure);
+        watch_.keep(cases());
+        return watch_.say(text_row_of(figure));
+    }
+
+    std::vector<CaseResult> cases() const { return {latency_, bandwidth_, batches_}; }
 
     std::string plain_name(std::size_t sockets, bool back) const {
         const std::string count = sockets > 0 ? fmt::format(" ({})", sockets) : std::string();
@@ -334,7 +341,7 @@ private:
         if (!pair && missing.empty()) return pair.error();
         if (!missing.empty()) {
             batches_.notes.push_back(fmt::format("{}: not measured: {}", name, missing));
-            return say_(row(name, piece, fmt::format("not measured: {}", missing)));
+            return watch_.say(row(name, piece, fmt::format("not measured: {}", missing)));
         }
         std::vector<BatchItem> items;
         items.reserve(count);
@@ -367,8 +374,7 @@ private:
         }
         if (piece >= tiny) add_yardstick(figure, "one copy", std::move(whole));
         if (auto good = pair->verify(context_, options_, figure); !good) return good;
-        batches_.figures.push_back(figure);
-        return say_(text_row_of(figure));
+        return keep(figure, batches_);
     }
 
     // Next pieces are far from one another; it has no divisor in common with the count.
@@ -399,13 +405,13 @@ private:
         std::string line = "other programs were not measured: ";
         for (const std::string& one : missing) line += (&one == &missing.front() ? "" : "; ") + one;
         bandwidth_.notes.push_back(line);
-        return say_(line + "\n");
+        return watch_.say(line + "\n");
     }
 
     const Context& context_;
     const NetPlan& plan_;
     const Options& options_;
-    const SayLine& say_;
+    const NetWatch& watch_;
     std::vector<NetworkProbe> plain_;  // as many sockets as copies use; one, where that is another number
     std::string plain_missing_;
     Allocation between_;  // memory here, on the way from node to node
@@ -415,8 +421,8 @@ private:
 }  // namespace
 
 Result<std::vector<CaseResult>> measure_net(const Context& context, const NetPlan& plan,
-                                            const Options& options, const SayLine& say) {
-    return NetRun(context, plan, options, say).run();
+                                            const Options& options, const NetWatch& watch) {
+    return NetRun(context, plan, options, watch).run();
 }
 
 }  // namespace sidestep::bench

@@ -16,15 +16,19 @@ struct NetPlan {
     std::string other{};  // the other node; empty: this machine
 };
 
-// Called with each line of the table as soon as it is there; an error ends the run.
-using SayLine = std::function<Result<void>(const std::string& line)>;
+struct NetWatch {
+    // Called with each line of the table as soon as it is there; an error ends the run.
+    std::function<Result<void>(const std::string& line)> say;
+    // Called with all cases after each figure, before its line.
+    std::function<void(const std::vector<CaseResult>& so_far)> keep;
+};
 
 // The case net_latency (microseconds of a copy of up to 64 KiB), net_bandwidth (GB/s of larger ones) and net_batch (many
 // pieces as one batch: GB/s, or millions of tiny ones a second). Ends that one
 // of the machines does not have or allow have a line and a note that say why. Fails where the node is not reached; what
 // is lost on the way is told in CaseResult::failed. Other programs that answer on the node are run as well.
 Result<std::vector<CaseResult>> measure_net(const Context& context, const NetPlan& plan,
-                                            const Options& options, const SayLine& say);
+                                            const Options& options, const NetWatch& watch);
 
 // What other programs measured between the same machines.
 struct NetPeer {

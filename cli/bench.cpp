@@ -145,7 +145,7 @@ Result<void> list(const std::vector<bench::Case>& cases, const Globals& globals)
     return print(bench::align(rows));
 }
 
-// The cases that are over, for a signal, which ends the process on a thread of its own.
+// What has been measured, for a signal, which ends the process on a thread of its own.
 struct Kept {
     std::mutex mutex;
     bench::Report report;
@@ -154,10 +154,11 @@ struct Kept {
         const std::lock_guard lock(mutex);
         report = measured;
     }
-    void write(const BenchCommand& command, const Globals& globals) {
+    void end(const BenchCommand& command, const Globals& globals) {
+        bench::remove_leftovers();
         const std::lock_guard lock(mutex);
         if (report.cases.empty()) return;
-        report.notes.emplace_back("interrupted: not all cases were measured");
+        report.notes.emplace_back("interrupted: not all figures were measured");
         (void)write_report(command, globals, report);
     }
 };
@@ -215,10 +216,7 @@ Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) 
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     Kept kept;
-    const Interrupt interrupt([&] {
-        bench::remove_leftovers();
-        kept.write(command, globals);
-    });
+    const Interrupt interrupt([&] { kept.end(command, globals); });
     const auto report = measure(*cases, command, globals, *thresholds, kept);
     if (!report) return report.error();
     const auto written = write_report(command, globals, *report);
@@ -258,15 +256,17 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     bool headed = false;
     const Interrupt::Cancellable cancellable(*interrupt);
     std::optional<Progress> progress;  // until there is a row
-    const CollectiveWatch watch{
-        [&](const std::string& table) {
-            progress.reset();
-            const std::string head = headed ? "" : bench::head_text(report);
-            headed = true;
-            return show(head + table);
-        },
-        [&](const std::string& words) { progress.emplace(!globals.quiet && !globals.json).update(words); },
-        [&] { return interrupt->requested(); }};
+    const CollectiveWatch watch{[&](const std::string& table) {
+                                    progress.reset();
+                                    return show(table);
+                                },
+                                [&](const std::string& words) {
+                                    auto shown = headed ? Result<void>() : show(bench::head_text(report));
+                                    headed = true;
+                                    progress.emplace(!globals.quiet && !globals.json).update(words);
+                                    return shown;
+                                },
+                                [&] { return interrupt->requested(); }};
     if (auto measured =
             measure_collectives(command.collective, machine_of(globals), *context, *options, watch, report);
         !measured)
@@ -285,13 +285,15 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
 Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
-    const Interrupt interrupt(bench::remove_leftovers);
+    Kept kept;
+    const Interrupt interrupt([&] { kept.end(command, globals); });
     const auto context = open_context(globals);
     if (!context) return context.error();
     const auto options = options_of(command, *context);
     if (!options) return options.error();
     bench::Report report = bench::begin_report(*context, typed());
-    if (auto done = measure_network(command.net, *context, *options, globals.json, report); !done)
+    const auto keep = [&](const bench::Report& so_far) { kept.put(so_far); };
+    if (auto done = measure_network(command.net, *context, *options, globals.json, keep, report); !done)
         return done.error();
     bench::judge(report, *thresholds);
     for (const bench::CaseResult& result : report.cases) {

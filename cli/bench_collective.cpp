@@ -210,7 +210,8 @@ Result<void> measure_collectives(const CollectiveCommand& command, const std::st
                                                 broken = !shown;
                                             },
                                             [&] { return broken || watch.stop(); }};
-        watch.begin(fmt::format("{}: {} ranks start", to_string(operation), ranks));
+        if (auto begun = watch.begin(fmt::format("{}: {} ranks start", to_string(operation), ranks)); !begun)
+            return begun;
         Result<Found> found = Found{};
         if (!bench::collective::calls_of(one, ranks).empty())
             found = command.threads ? bench::collective::run_in_threads(context, gpus, one, rows)

@@ -36,8 +36,8 @@ void define_collective(CLI::App& bench, CollectiveCommand& command);
 
 // What hears of a run while it goes on.
 struct CollectiveWatch {
-    std::function<Result<void>(const std::string&)> show;  // the table, a row at a time
-    std::function<void(const std::string&)> begin;         // words, before each operation
+    std::function<Result<void>(const std::string&)> show;   // the table, a row at a time
+    std::function<Result<void>(const std::string&)> begin;  // words, before each operation
     std::function<bool()> stop;  // asked often: whether to end with what was measured
 };
 

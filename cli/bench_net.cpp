@@ -35,7 +35,8 @@ void define_net(CLI::App& bench, NetCommand& command) {
 }
 
 Result<void> measure_network(const NetCommand& command, const Context& context, const bench::Options& options,
-                             bool quiet, bench::Report& report) {
+                             bool quiet, const std::function<void(const bench::Report&)>& keep,
+                             bench::Report& report) {
     if (command.node == command.other)
         return Error{ErrorCode::invalid_argument, "these are one node", command.node,
                      "name two, or one to measure copies between it and this machine"};
@@ -45,9 +46,13 @@ Result<void> measure_network(const NetCommand& command, const Context& context, 
     plan.node = command.node;
     plan.other = command.other;
     if (!options.gpus.empty()) plan.gpu = options.gpus.front();
-    auto cases = bench::measure_net(context, plan, options, say);
+    auto cases =
+        bench::measure_net(context, plan, options, {say, [&](const std::vector<bench::CaseResult>& so_far) {
+                                                        report.cases = so_far;
+                                                        keep(report);
+                                                    }});
     if (!cases) return cases.error();
-    for (bench::CaseResult& result : *cases) report.cases.push_back(std::move(result));
+    report.cases = std::move(*cases);
     return {};
 }
 

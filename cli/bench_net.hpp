@@ -1,6 +1,7 @@
 // sidestep bench net: copies to a node that serves, or between two, and what to compare them with.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -18,8 +19,10 @@ struct NetCommand {
 
 void define_net(CLI::App& bench, NetCommand& command);
 
-// Measures, prints each line of the table as it is there unless `quiet`, and adds the cases to the report.
+// Measures, prints each line of the table as it is there unless `quiet`, and puts the cases into the report; `keep` is
+// called with it after each figure.
 Result<void> measure_network(const NetCommand& command, const Context& context, const bench::Options& options,
-                             bool quiet, bench::Report& report);
+                             bool quiet, const std::function<void(const bench::Report&)>& keep,
+                             bench::Report& report);
 
 }  // namespace sidestep::cli

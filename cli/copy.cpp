@@ -44,6 +44,19 @@ Result<Receipt> copy_once(const Context& context, Interrupt& interrupt, const Bu
         options.verify ? "verifying" : "finishing");
 }
 
+// The route, before bytes move. Where the planner has none, the copy says why.
+Result<void> print_route(const Context& context, const Globals& globals, const CopyCommand& command,
+                         const End& from, const End& to, Bytes bytes) {
+    // A store or a node would be asked once more for a route of its file.
+    if (bytes == Buffer::whole || (from.buffer.place().is_file() && !from.buffer.place().node().empty()))
+        return print_plan(globals, fmt::format("copying {} to {}", command.from, command.to), bytes);
+    const auto route = context.route(from.buffer, to.buffer, copy_options(globals, command.flags));
+    if (!route) return {};
+    const std::string lines = route->to_string();
+    return print_plan(globals, fmt::format("{}, {}", format_bytes(bytes), lines.substr(0, lines.find('\n'))),
+                      bytes);
+}
+
 // Gigabytes take seconds, in which nothing is copied yet.
 Result<void> fill_end(const Context& context, const Globals& globals, const Buffer& memory, Pattern pattern) {
     Progress progress(!globals.quiet && !globals.json);
@@ -130,6 +143,7 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
     if (!source) return source.error();
     const auto target = open_end(*context, *to, *bytes);
     if (!target) return target.error();
+    if (auto said = print_route(*context, globals, command, *source, *target, *bytes); !said) return said;
     if (source->memory) {
         if (auto filled = fill_end(*context, globals, source->buffer, Pattern::known); !filled) return filled;
     }

@@ -51,16 +51,21 @@ Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals) 
     ProbeOptions options;
     if (command.size) options.bytes = *command.size;
     const Interrupt::Cancellable cancellable(interrupt);
-    Progress progress(!globals.quiet);
+    Progress progress(!globals.quiet && !globals.json);
     progress.update("copies between GPUs begin");
+    Result<void> said;
     options.progress = [&](int done, int all) {
+        if (done == 0)
+            said = print_plan(globals, fmt::format("copying {} over each of {} pairs of GPUs, by each engine",
+                                                   format_bytes(options.bytes), all));
         progress.update(fmt::format("{} of {} pairs", done, all));
-        return !interrupt.requested();
+        return said.ok() && !interrupt.requested();
     };
     auto report = probe_pairs(*context, options);
+    if (!said) return said.error();
     if (report && interrupt.requested()) {
         // What was measured is shown; a part of the pairs is not kept.
-        if (auto printed = print(globals.json ? report->to_json() : report->to_string()); !printed)
+        if (auto printed = globals.json ? Result<void>() : print(report->to_string()); !printed)
             return printed.error();
         return Error{ErrorCode::cancelled, "interrupted: not all pairs were tried", "probe", {}};
     }
@@ -96,6 +101,9 @@ Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globa
     if (!context) return context.error();
     PeerDoctorOptions options;
     if (command.size) options.bytes = *command.size;
+    const std::string plan = fmt::format("looking at both ends of the way to {}, with copies of {} each way",
+                                         command.peer, format_bytes(options.bytes));
+    if (auto said = print_plan(globals, plan); !said) return said.error();
     const auto diagnosis = run_peer_doctor(*context, command.peer, options);
     if (!diagnosis) return diagnosis.error();
     const auto printed = print(

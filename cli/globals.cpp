@@ -172,6 +172,11 @@ void note_lenders(const Context& context, const Globals& globals) {
         if (note.find("--as MODEL") != std::string::npos) print_note(note, globals.color);
 }
 
+Result<void> print_plan(const Globals& globals, std::string_view text, Bytes bytes) {
+    if (globals.json || globals.quiet || bytes < takes_a_while) return {};
+    return print(one_line(text) + "\n");
+}
+
 std::string painted_help(std::string_view text, const Globals& globals) {
     return has_color(globals.color, STDOUT_FILENO) ? paint_headings(text) : std::string(text);
 }

@@ -57,6 +57,9 @@ struct CopyFlags {
     bool sync = false;
 };
 
+// So many bytes take a tenth of a second on a slow machine, where fresh memory is filled and copied.
+constexpr Bytes takes_a_while = Bytes{16} << 20;
+
 // Bytes a memory source holds when nobody says how many: enough for a steady rate, small enough to
 // be ready at once.
 constexpr Bytes default_size = Bytes{256} << 20;
@@ -84,6 +87,10 @@ Result<Context> open_context(const Globals& globals);
 
 // Says on standard error where a file lacks NVLinks that a built-in machine could lend, unless told to be quiet.
 void note_lenders(const Context& context, const Globals& globals);
+
+// Says on standard output what is about to be done, in one line, so that nobody waits before an empty pipe. Not with
+// --json, which is one document, nor with --quiet, nor where the bytes are so few that it is done at once.
+Result<void> print_plan(const Globals& globals, std::string_view text, Bytes bytes = Buffer::whole);
 
 // For standard output: the help with its headings in bold, and a report with the words that matter in colour, where
 // there is colour.

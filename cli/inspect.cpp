@@ -40,6 +40,8 @@ Result<void> check_use(const InspectCommand& command) {
 
 Result<ManifestRun> run_manifest(const InspectCommand& command, const Globals& globals,
                                  const Checkpoint& checkpoint, Interrupt& interrupt) {
+    const std::string plan = fmt::format("reading {}: {}", in_words(command.paths), checkpoint.summary());
+    if (auto said = print_plan(globals, plan, checkpoint.bytes()); !said) return said.error();
     const Interrupt::Cancellable cancellable(interrupt);
     Progress progress(!globals.quiet && !globals.json);
     const auto look = [&](Bytes done, Bytes total) {

@@ -143,6 +143,9 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
         options->deadline =
             std::max(options->deadline - std::chrono::duration_cast<std::chrono::milliseconds>(gone),
                      std::chrono::milliseconds(1));
+    const std::string plan =
+        fmt::format("loading {} to {}: {}", in_words(command.paths), command.to, checkpoint->summary());
+    if (auto said = print_plan(globals, plan, checkpoint->bytes()); !said) return said;
     const auto loaded = watch(
         interrupt, !globals.quiet && !globals.json, [&] { return context->load(*checkpoint, *options); },
         options->verify ? "verifying" : "finishing");

@@ -75,6 +75,9 @@ Result<void> run_publish(const Globals& globals, const PublishCommand& command) 
     Interrupt interrupt;
     const auto context = open_context(globals);
     if (!context) return context.error();
+    const std::string plan =
+        fmt::format("filling {} at {}", format_bytes(command.size), operand->place.to_string());
+    if (auto said = print_plan(globals, plan, command.size); !said) return said;
     const Interrupt::Cancellable withdrawn_first(interrupt);
     const auto published = publish_all(*context, operand->place, command, !globals.quiet && !globals.json);
     if (!published) return published.error();

@@ -11,6 +11,15 @@
 namespace sidestep::cli {
 namespace {
 
+// A line on standard error.
+void tell(std::string_view name, Style style, std::string_view text, Color color) {
+    const std::string line =
+        painted(name, has_color(color, STDERR_FILENO) ? style : Style::plain) + " " + one_line(text) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace
+
 // Messages that list several reasons have a line each; on a terminal the error stays one line. Other
 // control characters of file names do not reach the terminal either.
 std::string one_line(std::string_view text) {
@@ -28,15 +37,6 @@ std::string one_line(std::string_view text) {
     while (!line.empty() && (line.back() == ';' || line.back() == ' ')) line.pop_back();
     return line;
 }
-
-// A line on standard error.
-void tell(std::string_view name, Style style, std::string_view text, Color color) {
-    const std::string line =
-        painted(name, has_color(color, STDERR_FILENO) ? style : Style::plain) + " " + one_line(text) + "\n";
-    std::fwrite(line.data(), 1, line.size(), stderr);
-}
-
-}  // namespace
 
 ExitCode exit_code(ErrorCode code) {
     switch (code) {

@@ -30,6 +30,9 @@ std::string_view error_word(ErrorCode code);
 // Prints the error: one line on standard error, or as JSON on standard output.
 void report(const Error& error, bool json, Color color);
 
+// Text of messages and names as one line that a terminal may get.
+std::string one_line(std::string_view text);
+
 // Writes text to standard output and flushes it; fails where it cannot be written (a full disk).
 Result<void> print(std::string_view text);
 

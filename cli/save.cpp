@@ -231,6 +231,11 @@ Result<void> run_save(const Globals& globals, const SaveCommand& command) {
     if (!source) return source.error();
     SaveOptions options = save_options(globals, command, source->tensors);
     if (source->checkpoint) options.metadata = metadata_of(*source->checkpoint);
+    Bytes bytes = 0;
+    for (const TensorToSave& tensor : source->tensors) bytes += tensor.data.size();
+    const std::string plan = fmt::format("saving {} of {} to {}", format_bytes(bytes),
+                                         in_words(command.sources), command.destination);
+    if (auto said = print_plan(globals, plan, bytes); !said) return said;
     auto receipt = watch(
         interrupt, !globals.quiet && !globals.json,
         [&] { return context->save(source->tensors, *path, options); },

@@ -100,15 +100,19 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     for (const char* algorithm :
          {collective::lamport_algorithm, collective::pushed_algorithm, collective::ring_algorithm})
         algorithms.push_back(algorithm);
+    const collective::Plan plan = plan_of(context->topology().emulated());
+    const std::string said =
+        fmt::format("measuring {} algorithms of all_reduce on {} GPUs, from {} to {}", algorithms.size(),
+                    gpus.size(), format_bytes(plan.sizes.front()), format_bytes(plan.sizes.back()));
+    if (auto printed = print_plan(globals, said); !printed) return printed;
     const Interrupt::Cancellable cancellable(interrupt);
     for (std::size_t done = 0; done < algorithms.size() && !interrupt.requested(); ++done) {
         const char* algorithm = algorithms[done];
-        Progress progress(!globals.quiet);
+        Progress progress(!globals.quiet && !globals.json);
         progress.update(fmt::format("{} of {}: {}", done + 1, algorithms.size(), algorithm));
         if (auto taken = forced.take(algorithm); !taken) return taken;
-        const auto found =
-            collective::run_in_processes(machine_of(globals), gpus, plan_of(context->topology().emulated()),
-                                         {{}, [&] { return interrupt.requested(); }});
+        const auto found = collective::run_in_processes(machine_of(globals), gpus, plan,
+                                                        {{}, [&] { return interrupt.requested(); }});
         if (!found) return found.error();
         collective::add_times(times, algorithm, found->lines);
     }

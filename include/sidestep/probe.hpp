@@ -14,7 +14,8 @@ namespace sidestep {
 struct ProbeOptions {
     Bytes bytes = Bytes{64} << 20;  // of one copy; at least 4 KiB
     int repeats = 5;                // timed copies of each pair, after one that is checked
-    // Called after each pair with those done and all; where it answers false, the report ends there.
+    // Called before the first pair and after each, with those done and all; where it answers false, the report ends
+    // there.
     std::function<bool(int done, int all)> progress;
 };
 

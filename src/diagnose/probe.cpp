@@ -167,11 +167,13 @@ Result<ProbeReport> Prober::run() {
     report.emulated = topology.emulated();
     report.bytes = bytes;
     int done = 0;
+    const int all = gpus * (gpus - 1);
+    if (options_.progress && !options_.progress(done, all)) return report;
     for (int from = 0; from < gpus; ++from) {
         for (int to = 0; to < gpus; ++to) {
             if (from == to) continue;
             SIDESTEP_CHECK(probe(from, to, report));
-            if (options_.progress && !options_.progress(++done, gpus * (gpus - 1))) return report;
+            if (options_.progress && !options_.progress(++done, all)) return report;
         }
     }
     return report;

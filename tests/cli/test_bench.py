@@ -279,7 +279,7 @@ class Interrupted(harness.GroupTest):
         self.interrupt(process, signal.SIGINT)
         report = json.loads((self.dir / "report.json").read_text())
         self.assertEqual([case["key"] for case in report["cases"]], ["host_small"])
-        self.assertIn("interrupted: not all cases were measured", report["notes"])
+        self.assertIn("interrupted: not all figures were measured", report["notes"])
 
     def test_files_are_removed(self):
         folder = self.dir / "files"

@@ -144,17 +144,22 @@ class BenchNet(NetTest):
         sizes_of_pieces = 2
         self.assertEqual(outcome.out.count("not measured: n says:"), len(WAYS) * (1 + sizes_of_pieces))
 
-    def test_rows_come_as_they_are_measured(self):
+    def test_rows_come_as_they_are_measured_and_are_kept(self):
         node, _ = self.serve("--allow", "gpu:*,host")
-        process = subprocess.Popen([harness.BINARY, "--machine", harness.MACHINE, "bench", "net", "n", "--size", "8",
-                                    "--samples", "10000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL, cwd=self.dir, env=self.environment())
+        process = subprocess.Popen([harness.BINARY, "--machine", harness.MACHINE, "bench", "net", "n", "--size", "8,1KiB",
+                                    "--samples", "200", "--save", "report.json"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=self.dir, env=self.environment())
         self.addCleanup(self.end, process)
-        while not process.stdout.readline().startswith(b"node n: "):
+        while not process.stdout.readline().startswith(b"  host -> n/host "):
             self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=harness.LIMIT_SECONDS)
         self.assertEqual(process.returncode, harness.INTERRUPTED)
+        report = json.loads((self.dir / "report.json").read_text())
+        latency = next(case for case in report["cases"] if case["key"] == "net_latency")["figures"]
+        self.assertEqual((latency[0]["what"], len(latency[0]["samples"])), ("host -> n/host", 200))
+        self.assertLess(len(latency), 2 * len(WAYS))
+        self.assertIn("interrupted: not all figures were measured", report["notes"])
         node.kill()
 
     def test_the_node_goes(self):

@@ -24,7 +24,8 @@ class Peer(harness.NodeTest):
             self.assertEqual(findings[name]["verdict"], "pass", findings[name])
             self.assertIn("1 MiB of random bytes", findings[name]["summary"])
         text = self.run_command("doctor", "--peer", "n", "--size", "4KiB", env=self.env).out
-        self.assertTrue(text.startswith("machine n: ") and f"\n{len(findings)} checks: " in text, text)
+        self.assertTrue(text.startswith("looking at both ends of the way to n, with copies of 4 KiB each way\nmachine n: "), text)
+        self.assertIn(f"\n{len(findings)} checks: ", text)
         self.assertNotIn("seen     software", text)
         self.assertIn("seen     software here", self.run_command("doctor", "--peer", "n", "--size", "4KiB", "--all", env=self.env).out)
 

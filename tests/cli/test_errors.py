@@ -252,10 +252,10 @@ class RequiredPath(harness.CommandTest):
     def test_deadline(self):
         self.write("b", b"old")
         harness.write_long(self.dir / "a", 1 << 30)
-        self.refused(FAILED, [], "copy", "file:a", "file:b", "--deadline", "1ms")
+        self.refused(FAILED, [], "copy", "file:a", "file:b", "--quiet", "--deadline", "1ms")
         self.assertEqual((self.dir / "b").read_bytes(), b"old")
         # Not for the few bytes that go ahead of a copy between memories.
-        self.refused(FAILED, f"of {1 << 30} bytes copied", "copy", "host", "gpu:0", "--size", "1GiB", "--deadline", "1ms")
+        self.refused(FAILED, f"of {1 << 30} bytes copied", "copy", "host", "gpu:0", "--size", "1GiB", "--quiet", "--deadline", "1ms")
 
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:

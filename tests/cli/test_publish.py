@@ -68,7 +68,7 @@ class Publish(harness.CommandTest):
 
     def test_a_name_that_is_taken(self):
         self.publish("gpu:0", "kv")
-        self.refused(USAGE, "kv", "publish", "gpu:1", "kv", env=self.env)
+        self.refused(USAGE, "kv", "publish", "gpu:1", "kv", "--size", "4KiB", env=self.env)
 
     def test_a_deadline(self):
         folder = self.dir / "peers"
@@ -76,7 +76,8 @@ class Publish(harness.CommandTest):
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         self.addCleanup(os.close, held)
         fcntl.flock(held, fcntl.LOCK_EX)
-        self.refused(FAILED, ["deadline of 30 ms", "shared:kv"], "publish", "gpu:0", "kv", "--deadline", "30ms", env=self.env)
+        self.refused(FAILED, ["deadline of 30 ms", "shared:kv"], "publish", "gpu:0", "kv", "--size", "4KiB", "--deadline", "30ms",
+                     env=self.env)
 
     def test_nothing_is_there_after_it_ends(self):
         process = self.publish("gpu:0", "kv")

@@ -1,6 +1,7 @@
 """The progress bar, Ctrl-C, and being killed in the middle."""
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -124,19 +125,66 @@ class LongVerbs(harness.CommandTest):
         collective = ["bench", "collective", "all_reduce", "broadcast", "all_gather", "--samples", "3", "--gpu", "0,1"]
         for words, until, kept in [(["doctor", "--probe", "--size", "16MiB"], b"3 of 56 pairs", "GB/s by"),
                                    (["tune", "--ranks", "2"], b"2 of ", "one-shot packets"),
-                                   (collective, None, "all_reduce")]:
+                                   (collective, None, "interrupted: not all sizes")]:
             with self.subTest(words=words):
                 terminal = Terminal(self, *words)
                 if until:
                     terminal.read_until(until)
                 else:
-                    first = terminal.process.stdout.readline().decode()
-                    self.assertIn("machine dgx-h100", first)  # with the table of the first operation
+                    while not terminal.process.stdout.readline().endswith(b"sidestep\n"):  # a row of the first operation
+                        self.assertIsNone(terminal.process.poll())
                 terminal.process.send_signal(signal.SIGINT)
                 code, out = terminal.end()
                 self.assertEqual(code, INTERRUPTED, out)
                 self.assertIn(kept, out)
                 self.assertNotIn("all_gather", out)
+
+
+class FirstLine(harness.GroupTest):
+    """What takes long says what it is about to do, in a pipe too, where there is no bar."""
+
+    def setUp(self):
+        super().setUp()
+        for name, size in [("long", 4 * GIB), ("short", 16 << 20)]:  # sparse
+            header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+            path = self.write(name + ".safetensors", struct.pack("<Q", len(header)) + header)
+            os.truncate(path, 8 + len(header) + size)
+        harness.write_long(self.dir / "a", GIB)
+
+    def test_it_comes_before_the_work(self):
+        for said, words in [
+            ("256 MiB, gpu:0 -> gpu:1   1 hop, expected ", ["copy", "gpu:0", "gpu:1", "--repeat", "100000"]),
+            ("1 GiB, file:a -> file:b   2 hops, expected ", ["copy", "file:a", "file:b", "--chunk", "4KiB"]),
+            ("loading long.safetensors to host: 1 tensor, 4 GiB in 1 file", ["load", "long.safetensors", "--to", "host", "--chunk", "4KiB"]),
+            ("saving 4 GiB of long.safetensors to b.safetensors", ["save", "long.safetensors", "b.safetensors", "--chunk", "4KiB"]),
+            ("reading long.safetensors: 1 tensor, 4 GiB in 1 file", ["inspect", "long.safetensors", "--manifest", "b.json"]),
+            ("measuring 7 algorithms of all_reduce on 2 GPUs, from 8 B to 256 KiB", ["tune", "--ranks", "2"]),
+            ("copying 16 MiB over each of 56 pairs of GPUs", ["doctor", "--probe", "--size", "16MiB"]),
+            ("machine dgx-h100; ", ["bench", "--samples", "10000"]),
+            ("machine dgx-h100; ", ["bench", "collective", "--gpu", "0,1", "--samples", "10000"]),
+        ]:
+            process = self.start(*words)
+            self.assertTrue(select.select([process.stdout], [], [], harness.LIMIT_SECONDS)[0], words)
+            self.assertEqual(process.stdout.readline().decode()[:len(said)], said, words)
+            process.send_signal(signal.SIGINT)  # which finds the work not done
+            process.communicate(timeout=harness.LIMIT_SECONDS)
+            self.assertEqual(process.returncode, INTERRUPTED, words)
+
+    def test_memory_is_published_when_it_is_filled(self):
+        process = self.start("publish", "gpu:0", "kv", "--size", "16MiB")
+        self.assertEqual(process.stdout.readline(), b"filling 16 MiB at gpu:0\n")
+        self.assertTrue(process.stdout.readline().startswith(b"published 16 MiB"))
+
+    def test_documents_silence_and_little_work_have_none(self):
+        copy = ["copy", "gpu:0", "gpu:1", "--size"]
+        self.assertEqual(self.succeed(*copy, "15MiB").out.count("\n"), 1)
+        for words in [[*copy, "16MiB"], ["load", "short.safetensors"], ["save", "short.safetensors", "b.safetensors"],
+                      ["inspect", "short.safetensors", "--manifest", "b.json"]]:
+            with self.subTest(words=words):
+                self.assertRegex(self.succeed(*words).out, "^(16 MiB, |loading |saving |reading )")
+                self.json_of(*words)
+                quiet = self.succeed(*words, "--quiet")
+                self.assertEqual((quiet.out, quiet.err), ("", ""))
 
 
 class Stopped(harness.CommandTest):
@@ -157,7 +205,7 @@ class Stopped(harness.CommandTest):
             terminal.process.send_signal(number)
             code, out = terminal.end()
             self.assertEqual(code, INTERRUPTED)
-            self.assertEqual(out, "")
+            self.assertEqual(out.count("\n"), 1, out)  # of what was about to be done
             self.assertIn(b"sidestep: ", terminal.seen)
             self.assertEqual(self.target.read_bytes(), b"old target")
             self.assertEqual(self.names(), ["a", "b"])
@@ -184,6 +232,7 @@ class Stopped(harness.CommandTest):
             cwd=self.dir,
             env=harness.environment(),
         )
+        self.assertTrue(process.stdout.readline().startswith(b"64 MiB, file:small -> host "))
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=harness.LIMIT_SECONDS)

@@ -30,7 +30,7 @@ class Size(harness.CommandTest):
         resource.setrlimit(resource.RLIMIT_AS, (self.LIMIT, self.LIMIT))
 
     def test_a_route_among_as_many_gpus_as_there_may_be(self):
-        for machine in ["dgx-h100*25000", "dgx-a100*25000", "mi300x*25000", "gb200-nvl72*2777", "pcie-4l40s*50000"]:
+        for machine in ["dgx-h100*25000", "dgx-a100*25000", "mi300x*25000", "gb200-nvl72*2777", "pcie-4l40s*50000", "gb200-tray*50000"]:
             with self.subTest(machine=machine):
                 process = subprocess.Popen([harness.BINARY, "--machine", machine, "route", "gpu:0", "gpu:1", "--size", "1G"],
                                            stdout=subprocess.PIPE, env=harness.environment(), preexec_fn=self.limit)

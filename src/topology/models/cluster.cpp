@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -184,6 +185,37 @@ Topology::Parts without_facts(Topology::Parts machine) {
     return machine;
 }
 
+// Ways spread over all NVSwitches that join the same devices, so one with the links of all leads to the same routes. The
+// eighteen of a GB200 tray took two thirds of the memory of its cluster.
+Topology::Parts with_nvswitches_as_one(Topology::Parts machine) {
+    PartsBuilder builder;
+    builder.parts() = std::move(machine);
+    auto& links = builder.parts().links;
+    std::map<std::vector<DeviceId>, std::vector<std::size_t>>
+        kept;  // the links of a switch, by what it joins
+    std::set<DeviceId> others;
+    for (DeviceId id = 0; id < builder.parts().devices.size(); ++id) {
+        if (builder.device(id).kind != DeviceKind::nvswitch) continue;
+        std::vector<DeviceId> joined;
+        std::vector<std::size_t> own;
+        for (std::size_t i = 0; i < links.size(); ++i) {
+            if (links[i].a != id && links[i].b != id) continue;
+            joined.push_back(links[i].a == id ? links[i].b : links[i].a);
+            own.push_back(i);
+        }
+        const auto [first, is_new] = kept.emplace(std::move(joined), own);
+        if (is_new) continue;
+        others.insert(id);
+        for (std::size_t i = 0; i < own.size(); ++i) {
+            Link& bundle = links[first->second[i]];
+            bundle.width += links[own[i]].width;
+            bundle.gb_per_s += links[own[i]].gb_per_s;
+        }
+    }
+    builder.remove(others);
+    return std::move(builder.parts());
+}
+
 // Where a machine's cards of the network are: [node * rails + rail].
 std::vector<DeviceId> network_cards(const Topology::Parts& machine, int nodes, int rails) {
     std::vector<std::vector<DeviceId>> by_node(static_cast<std::size_t>(nodes));
@@ -239,10 +271,16 @@ Topology::Parts copies(const Topology::Parts& machine, int count, Spare spare) {
     return all;
 }
 
-Topology::Parts cluster(const Topology::Parts& machine, int count, const Rails& rails) {
+Topology::Parts cluster(Topology::Parts machine, int count, const Rails& rails) {
+    if (is_large(machine, count)) {
+        machine = with_nvswitches_as_one(without_facts(std::move(machine)));
+        machine.notes.emplace_back(
+            "a cluster of more than 10,000 GPUs: properties of its devices are left out, and NVSwitches that "
+            "join the "
+            "same GPUs are shown as one");
+    }
     const int nodes = nodes_of(machine);
-    const Spare spare = Network::most(nodes * count, nodes, rails);
-    Topology::Parts all = copies(is_large(machine, count) ? without_facts(machine) : machine, count, spare);
+    Topology::Parts all = copies(machine, count, Network::most(nodes * count, nodes, rails));
     const std::vector<DeviceId> of_machine = network_cards(machine, nodes, rails.count);
     std::vector<DeviceId> cards;
     cards.reserve(of_machine.size() * static_cast<std::size_t>(count));

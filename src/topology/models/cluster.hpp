@@ -22,7 +22,7 @@ Topology::Parts copies(const Topology::Parts& machine, int count, Spare spare = 
 
 // copies(), joined by a rail-optimised network: in each unit of up to 32 nodes card r of every node goes to
 // leaf switch r; leaves are joined by spines, beyond 64 leaves by spines and cores, without loss of rate. Devices of a
-// cluster of more than 10,000 GPUs have no properties.
-Topology::Parts cluster(const Topology::Parts& machine, int count, const Rails& rails);
+// cluster of more than 10,000 GPUs have no properties, and NVSwitches that join the same devices are one.
+Topology::Parts cluster(Topology::Parts machine, int count, const Rails& rails);
 
 }  // namespace sidestep::topology::models

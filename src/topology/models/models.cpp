@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <string>
+#include <utility>
 
 #include "base/try.hpp"
 #include "topology/models/cluster.hpp"
@@ -82,7 +83,7 @@ Result<Topology> Topology::model(std::string_view name) {
         SIDESTEP_TRY(const int count, machines(name, name.substr(star + 1), static_cast<int>(gpus)));
         // One machine has nobody to talk to, so it has no network either.
         if (count > 1) {
-            parts = cluster(parts, count, model->rails);
+            parts = cluster(std::move(parts), count, model->rails);
             parts.name = fmt::format("{}*{}", model->name, count);
             words = fmt::format("{} machines, rail-optimised: {}", count, words);
         }

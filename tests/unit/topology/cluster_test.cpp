@@ -243,6 +243,32 @@ TEST(Cluster, LargeOnesKeepOnlyWhatRoutesDependOn) {
     EXPECT_FALSE(any("dgx-h100*1251", nameless)) << "rates depend on the models of GPUs and processors";
 }
 
+// NVSwitches that the same GPUs reach are one there; those of a dgx-2 have trunks to switches of their own.
+TEST(Cluster, LargeOnesHaveTheSameWaysThroughFewerNvswitches) {
+    struct Case {
+        const char* small;
+        const char* large;
+        int nvswitches;  // of a machine of the large one
+    };
+    for (const Case& one :
+         {Case{"gb200-tray*2", "gb200-tray*2501", 1}, Case{"dgx-h100*2", "dgx-h100*1251", 1},
+          Case{"dgx-a100*2", "dgx-a100*1251", 1}, Case{"dgx-2*2", "dgx-2*626", 12}}) {
+        const Topology small = built_in(one.small);
+        const Topology large = built_in(one.large);
+        for (const char* to : {"node0/gpu:1", "node0/gpu:3", "node1/gpu:0"}) {
+            const Pair expected = pair(small, "node0/gpu:0", to);
+            const Pair found = pair(large, "node0/gpu:0", to);
+            EXPECT_EQ(found.pair, expected.pair) << one.large << ' ' << to;
+            EXPECT_DOUBLE_EQ(found.gb_per_s, expected.gb_per_s) << one.large << ' ' << to;
+            EXPECT_EQ(found.words, expected.words) << one.large << ' ' << to;
+        }
+        const auto of_first = [](const Device& device) {
+            return device.kind == DeviceKind::nvswitch && device.node == 0;
+        };
+        EXPECT_EQ(std::count_if(large.devices().begin(), large.devices().end(), of_first), one.nvswitches);
+    }
+}
+
 TEST(Cluster, RefusesWhatIsNoNumberOfMachines) {
     for (const char* name : {"dgx-h100*0", "dgx-h100*x", "dgx-h100*-1", "dgx-h100**", "dgx-h100*",
                              "dgx-h100*2x", "dgx-h100*+2", "dgx-h100* 2", "dgx-h100*2*2", "dgx-h100*25001",
