@@ -75,7 +75,7 @@ std::string doctor_page(const Diagnosis& diagnosis, const Topology& topology,
         "<title>{0}: sidestep doctor</title>\n<style>{1}</style>\n</head>\n<body>\n<h1>{0}: {2}</h1>\n",
         escape(diagnosis.machine), page_style, to_string(diagnosis.health()));
     text += fmt::format(
-        "<p>{} GPUs; {} checks: {} pass, {} warn, {} fail, {} cannot be seen, {} do not apply.</p>\n",
+        "<p>{} GPUs; {} checks: {} pass, {} warn, {} fail, {} cannot be seen, {} not applicable.</p>\n",
         topology.gpu_count(), diagnosis.findings.size(), diagnosis.count(Verdict::pass),
         diagnosis.count(Verdict::warn), diagnosis.count(Verdict::fail), diagnosis.count(Verdict::unknown),
         diagnosis.not_applicable());
@@ -87,7 +87,7 @@ std::string doctor_page(const Diagnosis& diagnosis, const Topology& topology,
     text += causes.empty() ? "<p>Nothing wrong was found.</p>\n" : causes;
     text += folded("cannot be seen", diagnosis.findings, Verdict::unknown, true);
     text += folded("pass", diagnosis.findings, Verdict::pass, true);
-    text += folded("do not apply", diagnosis.findings, Verdict::pass, false);
+    text += folded("not applicable", diagnosis.findings, Verdict::pass, false);
     // The declaration of a document of its own has no place within another.
     std::string drawing = draw_svg(topology);
     drawing.erase(0, drawing.find("<svg"));

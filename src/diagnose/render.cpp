@@ -173,7 +173,7 @@ Json finding_json(const Finding& finding) {
 std::string Diagnosis::to_string(bool everything) const {
     std::string text = fmt::format("machine {}: {}\n", machine, health_words(*this));
     text +=
-        fmt::format("{} {}: {} pass, {} warn, {} fail, {} cannot be seen, {} do not apply\n", findings.size(),
+        fmt::format("{} {}: {} pass, {} warn, {} fail, {} cannot be seen, {} not applicable\n", findings.size(),
                     findings.size() == 1 ? "check" : "checks", count(Verdict::pass), count(Verdict::warn),
                     count(Verdict::fail), count(Verdict::unknown), not_applicable());
     text += open_text(findings, everything);

@@ -149,7 +149,7 @@ TEST(Doctor, ReportsForPeopleAndPrograms) {
                            "p"}};
     diagnosis.notes = {"NVML: not there"};
     const std::string text = diagnosis.to_string();
-    EXPECT_NE(text.find("3 checks: 1 pass, 0 warn, 1 fail, 0 cannot be seen, 1 do not apply"),
+    EXPECT_NE(text.find("3 checks: 1 pass, 0 warn, 1 fail, 0 cannot be seen, 1 not applicable"),
               std::string::npos)
         << text;
     EXPECT_NE(text.find("about 27.5 GB/s"), std::string::npos) << text;
