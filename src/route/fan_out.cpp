@@ -1,8 +1,5 @@
 #include "route/fan_out.hpp"
 
-#include <map>
-#include <utility>
-
 #include <fmt/format.h>
 
 #include "route/flows.hpp"
@@ -361,8 +358,9 @@ Result<FanOut> fan_out(const Topology& topology, const std::vector<Offer>& offer
     found.storage = ground.storage.choice;
     for (std::size_t place = 0; place < count; ++place)
         found.links.push_back(entry_of(ground, *best, place).choice);
-    found.peers.assign(count, std::vector<Choice>(count));
-    for (const auto& [pair, hop] : ground.peers) found.peers[pair.first][pair.second] = hop.choice;
+    for (const Group& group : best->groups)
+        for (const auto& [pair, hop] : ground.peers)
+            if (has(group, pair.first) && has(group, pair.second)) found.peers[pair] = hop.choice;
     return found;
 }
 

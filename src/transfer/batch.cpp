@@ -183,7 +183,7 @@ private:
         const BatchGroup& group = bulk.group;
         LaneSetup setup;
         setup.owner = this;
-        setup.hops = &group.plan->lanes[0];
+        setup.hops = group.plan->lanes[0];
         setup.parts = &bulk;
         setup.chunk = stream_ != nullptr ? Buffer::whole : bytes_a_call;
         setup.depth = stream_ != nullptr ? group.pieces.size() : calls_in_flight;
@@ -196,24 +196,10 @@ private:
             setup.staging =
                 std::min({options_.max_staging, group.ends.bytes, relayed_calls_in_flight * setup.chunk});
         }
-        bulk.calls = Cursor(calls_of(group, setup.chunk), 0);
+        bulk.calls = cursor_of_parts(std::span(group.pieces),
+                                     stream_ != nullptr ? pieces_a_stream_call : pieces_a_call, setup.chunk);
         SIDESTEP_TRY(bulk.lane, LaneRunner::create(std::move(setup), machine_.pool));
         return {};
-    }
-
-    std::vector<Cursor::Span> calls_of(const BatchGroup& group, Bytes most) const {
-        const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
-        std::vector<Cursor::Span> calls;
-        std::size_t count = max;  // of the last one
-        for (std::size_t i = 0; i < group.pieces.size(); ++i, ++count) {
-            const Bytes size = group.pieces[i].size;
-            if (count == max || calls.back().size + size > most) {
-                calls.push_back({i, 0});
-                count = 0;
-            }
-            calls.back().size += size;
-        }
-        return calls;
     }
 
     Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const {

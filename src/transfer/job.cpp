@@ -219,7 +219,7 @@ private:
         const auto& hops = plan_->lanes[lane];
         LaneSetup setup = shape_of(lane);
         setup.owner = this;
-        setup.hops = &hops;
+        setup.hops = hops;
         setup.phase = phase_of(ends_.from, ends_.to);
         setup.yields_to = yields_to(lane);
         SIDESTEP_TRY(setup.from, attach(hops.front().backend, Access::read));

@@ -30,8 +30,8 @@ Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingP
     // One that moves nothing at a time would do so for ever, and each piece of nothing would pass for progress.
     if (setup.chunk == 0)
         return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane"};
-    std::unique_ptr<LaneRunner> lane(new LaneRunner(std::move(setup)));
-    const std::vector<ReadyHop>& hops = *lane->setup_.hops;
+    auto lane = std::make_unique<LaneRunner>(std::move(setup));
+    const std::span<const ReadyHop> hops = lane->setup_.hops;
     const Bytes chunk = lane->setup_.chunk;
     const std::size_t slots = std::max<Bytes>(lane->setup_.staging / chunk, 1);
     for (std::size_t hop = 0; hop < hops.size() - (lane->setup_.sink ? 0 : 1); ++hop) {
@@ -113,7 +113,7 @@ Result<bool> LaneRunner::begin(Flight& flight) {
         drop(flight);
         return true;
     }
-    const ReadyHop& hop = (*setup_.hops)[flight.hop];
+    const ReadyHop& hop = setup_.hops[flight.hop];
     backend::Piece piece;
     piece.size = flight.span.size;
     piece.capability = hop.capability;
@@ -148,7 +148,9 @@ Result<backend::Progress> LaneRunner::start(const ReadyHop& hop, const backend::
                                             Flight& flight) {
     backend::Flight& begun = flight.piece.emplace(*setup_.owner);
     if (setup_.parts == nullptr) return hop.backend->start(piece, begun);
-    return hop.backend->batcher()->start_batch(setup_.parts->pieces(flight.span, piece), begun);
+    const auto pieces = setup_.parts->pieces(flight.span, piece);
+    return pieces.size() == 1 ? hop.backend->start(pieces.front(), begun)
+                              : hop.backend->batcher()->start_batch(pieces, begun);
 }
 
 // The flight's hop has ended well: frees the slot it came from and makes it ready for the next hop.
@@ -157,7 +159,7 @@ Result<void> LaneRunner::land(Flight& flight) {
     flight.source_slot = flight.target_slot;
     flight.target_slot.reset();
     ++flight.hop;
-    if (flight.hop < setup_.hops->size()) return {};
+    if (flight.hop < setup_.hops.size()) return {};
 
     Result<void> seen;
     if (setup_.sink) {

@@ -68,8 +68,8 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
             const route::Choice& choice = plan.choices[l][h];
             const Hop& hop = plan.route.lanes[l].hops[h];
             const backend::Capability& engine = offers[choice.offer].capabilities[choice.capability];
-            hops.push_back(
-                {chosen(registry_, offers, choice), engine.streams, hop.to, hop.to_memory, engine.meets});
+            hops.push_back({registry_.find(offers[choice.offer].name), choice.capability, engine.streams,
+                            hop.to, hop.to_memory, engine.meets});
         }
         ready->lanes.push_back(std::move(hops));
     }

@@ -81,7 +81,7 @@ private:
 
         LaneSetup setup;
         setup.owner = &owner;
-        setup.hops = &mine.plan->lanes[0];
+        setup.hops = mine.plan->lanes[0];
         setup.chunk = block_size;
         setup.phase = phase_;
         setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
@@ -89,7 +89,7 @@ private:
         if (written == nullptr) {
             backend::AttachOptions to_read;
             to_read.expected_size = bytes_;
-            SIDESTEP_TRY(mine.attached, setup.hops->front().backend->attach(buffer, to_read));
+            SIDESTEP_TRY(mine.attached, setup.hops.front().backend->attach(buffer, to_read));
             setup.from = mine.attached.get();
         }
         setup.sink = [this, side](Bytes offset, const void* data, Bytes size) {
