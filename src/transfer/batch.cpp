@@ -77,21 +77,19 @@ private:
         std::span<const backend::Piece> pieces(Cursor::Span call, const backend::Piece& all) override {
             scratch.clear();
             Bytes at = 0;
-            for (std::size_t i = call.offset; at < call.size; at += group.pieces[i++].size) {
-                const BatchPiece& copy = group.pieces[i];
+            for (const BatchPiece& copy : parts_of(std::span(group.pieces), call)) {
                 scratch.push_back({all.from ? all.from : sources[copy.from_range].get(),
                                    all.from ? all.from_offset + at : copy.from_offset,
                                    all.to ? all.to : targets[copy.to_range].get(),
                                    all.to ? all.to_offset + at : copy.to_offset, copy.size, all.capability,
                                    all.stream});
+                at += copy.size;
             }
             return scratch;
         }
         Error told(Error error, Cursor::Span call) const override {
-            std::size_t last = call.offset;
-            for (Bytes left = call.size; left > group.pieces[last].size;) left -= group.pieces[last++].size;
-            return at_position(std::move(error), group.pieces[call.offset].position,
-                               group.pieces[last].position);
+            const auto parts = parts_of(std::span(group.pieces), call);
+            return at_position(std::move(error), parts.front().position, parts.back().position);
         }
 
         const BatchGroup group;
@@ -157,13 +155,13 @@ private:
         const BatchGroup& group = bulk.group;
         bulk.sources.resize(group.from_ranges->size());
         bulk.targets.resize(group.to_ranges->size());
-        const auto add = [](auto& end, const ReadyHop& hop, const BatchRange& range, backend::Access access) {
-            if (end) return Result<void>();
+        const auto add = [](auto& end, const ReadyHop& hop, const BatchRange& range,
+                            backend::Access access) -> Result<void> {
+            if (end) return {};
             backend::AttachOptions options;
             options.access = access;
-            auto made = hop.backend->attach(range.memory, options);
-            if (made) end = std::move(*made);
-            return made ? Result<void>() : Result<void>(made.error());
+            SIDESTEP_TRY(end, hop.backend->attach(range.memory, options));
+            return {};
         };
         for (const BatchPiece& piece : group.pieces) {
             auto& source = bulk.sources[piece.from_range];
@@ -236,11 +234,6 @@ private:
         for (auto& bulk : bulks_) bulk->lane->stop();
     }
 
-    bool settle(bool may_block) override {
-        const bool moved = run_calls();
-        return run_singles(may_block) || moved;
-    }
-
     bool idle() const override {
         return running_.empty() &&
                std::ranges::all_of(bulks_, [](const auto& bulk) { return bulk->lane->idle(); });
@@ -309,31 +302,25 @@ private:
         return moved;
     }
 
-    // Where two nodes do not reach each other any more, the rest goes by another plan, once, as of a copy of its own.
+    // What a copy of its own would do, where it may.
     void lose(Bulk& bulk, Error error) {
-        const Ends& ends = bulk.group.ends;
-        const bool nodes = !ends.from.place().node().empty() && !ends.to.place().node().empty();
-        if (!nodes || bulk.group.relayed() || on_detour_) return fail(std::move(error));
+        if (!may_detour(bulk.group.ends) || bulk.group.relayed()) return fail(std::move(error));
         if (bulk.lost) return;
         bulk.lost = std::move(error);
         ++lost_;
     }
 
-    // Once nothing is in flight. The nodes are asked whether they still reach each other: where they do, the failure was another.
+    // Once nothing is in flight.
     Result<void> detour() {
-        on_detour_ = true;
         std::vector<Buffer> buffers;  // from and to in turns
         std::vector<std::size_t> positions;
         for (const auto& bulk : bulks_) {
             if (!bulk->lost) continue;
             const BatchGroup& group = bulk->group;
-            const auto against = objections(machine_.registry, group.ends.from, group.ends.to, options_);
-            if (against.empty()) return *bulk->lost;
-            while (!bulk->calls.empty()) {
-                const auto call = bulk->calls.take(Buffer::whole);
-                Bytes left = call.size;
-                for (std::size_t i = call.offset; left > 0; left -= group.pieces[i++].size) {
-                    const BatchPiece& piece = group.pieces[i];
+            if (against_way(group.ends, bulk->lane->arrived()).empty()) return *bulk->lost;
+            while (!bulk->calls.empty())
+                for (const BatchPiece& piece :
+                     parts_of(std::span(group.pieces), bulk->calls.take(Buffer::whole))) {
                     buffers.push_back(
                         (*group.from_ranges)[piece.from_range].memory.slice(piece.from_offset, piece.size));
                     buffers.push_back(
@@ -341,10 +328,6 @@ private:
                     positions.push_back(piece.position);
                     ++bulk->handed_over;
                 }
-            }
-            note(fmt::format("{}: {} of {} had gone past this machine, and the rest went another way",
-                             against.front().reason, format_bytes(bulk->lane->arrived()),
-                             format_bytes(group.ends.bytes)));
         }
         std::vector<BatchCopy> copies;
         for (std::size_t i = 0; i < buffers.size(); i += 2) copies.push_back({&buffers[i], &buffers[i + 1]});
@@ -432,7 +415,6 @@ private:
     bool starts_copies_ = false;  // constant after begin()
     // With the mutex held.
     std::atomic<int> lost_{0};  // groups, which wait until nothing is in flight; meanwhile nothing is begun
-    bool on_detour_ = false;
     std::vector<backend::Piece> scratch_;  // of the call that is made
     std::vector<std::unique_ptr<Bulk>> bulks_;
     std::deque<Single> waiting_;

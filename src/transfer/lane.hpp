@@ -57,6 +57,14 @@ Cursor cursor_of_parts(std::span<const Part> parts, std::size_t most, Bytes most
     return Cursor(std::move(chunks), 0);
 }
 
+// The parts of such a chunk.
+template <typename Part>
+std::span<const Part> parts_of(std::span<const Part> parts, Cursor::Span chunk) {
+    std::size_t end = chunk.offset;
+    for (Bytes left = chunk.size; left > 0; ++end) left -= parts[end].size;
+    return parts.subspan(chunk.offset, end - chunk.offset);
+}
+
 // Looks at a chunk that has arrived in host memory.
 using Sink = std::function<Result<void>(Bytes offset, const void* data, Bytes size)>;
 

@@ -18,13 +18,6 @@ bool serves(const route::Request& request, const Ends& ends, const CopyOptions& 
            request.to.place == ends.to.place();
 }
 
-bool same(const std::vector<Objection>& a, const std::vector<Objection>& b) {
-    return std::equal(
-        a.begin(), a.end(), b.begin(), b.end(), [](const Objection& one, const Objection& other) {
-            return one.backend == other.backend && one.place == other.place && one.reason == other.reason;
-        });
-}
-
 }  // namespace
 
 Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options) {
@@ -38,7 +31,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
     if (keep) {
         std::lock_guard lock(mutex_);
         for (const Kept& kept : kept_)
-            if (serves(kept.request, ends, options, relay_memory) && same(kept.against, against))
+            if (serves(kept.request, ends, options, relay_memory) && kept.against == against)
                 return kept.plan;
     }
     const route::Request request{{ends.from.place(), ends.from_memory},

@@ -90,9 +90,7 @@ private:
 
     std::span<const backend::Piece> pieces(Cursor::Span call, const backend::Piece& all) final {
         pieces_.clear();
-        Bytes left = call.size;
-        for (std::size_t run = call.offset; left > 0; left -= runs_[run++].size)
-            pieces_.push_back(piece_of(run, all));
+        for (const Run& run : parts_of(runs_, call)) pieces_.push_back(piece_of(run, all));
         return pieces_;
     }
 
@@ -102,8 +100,7 @@ private:
         return attached_.find(which, mover_.backend, access);
     }
 
-    backend::Piece piece_of(std::size_t run, backend::Piece piece) const {
-        const Run& moved = runs_[run];
+    backend::Piece piece_of(const Run& moved, backend::Piece piece) const {
         piece.from = of(from_, moved, backend::Access::read);
         piece.from_offset = from_.offset_of(moved);
         piece.to = of(to_, moved, backend::Access::write);
@@ -111,10 +108,11 @@ private:
         piece.size = moved.size;
         if (from_.kind == MoveSide::Kind::file && to_.kind == MoveSide::Kind::slot) {
             // Up to the neighbours in the slot, and its ends.
+            const Run* const run = &moved;
             const Bytes floor =
-                run == 0 ? to_.slot_begin : to_.offset_of(runs_[run - 1]) + runs_[run - 1].size;
+                run == &runs_.front() ? to_.slot_begin : to_.offset_of(run[-1]) + run[-1].size;
             const Bytes ceiling =
-                run + 1 == runs_.size() ? to_.slot_begin + to_.slot_size : to_.offset_of(runs_[run + 1]);
+                run == &runs_.back() ? to_.slot_begin + to_.slot_size : to_.offset_of(run[1]);
             piece.room_before = piece.to_offset - floor;
             piece.room_after = ceiling - (piece.to_offset + piece.size);
         }
