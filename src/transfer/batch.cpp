@@ -12,9 +12,8 @@
 namespace sidestep::transfer {
 namespace {
 
-// Of one call: cancellation and the deadline are looked at in between. Three full launches of the CUDA
-// backend's batch kernel. On a caller's stream everything is enqueued at once anyway.
-constexpr std::size_t pieces_a_call = 4080;
+// Of one call, with parts_a_call: cancellation and the deadline are looked at in between. On a caller's stream everything is
+// enqueued at once anyway.
 constexpr Bytes bytes_a_call = Bytes{512} << 20;
 constexpr std::size_t pieces_a_stream_call = 65280;
 // Of one group in flight: the next is ready when one ends.
@@ -77,13 +76,13 @@ private:
         std::span<const backend::Piece> pieces(Cursor::Span call, const backend::Piece& all) override {
             scratch.clear();
             Bytes at = 0;
-            for (const BatchPiece& copy : parts_of(std::span(group.pieces), call)) {
+            for (std::size_t i = call.offset; at < call.size; at += group.pieces[i++].size) {
+                const BatchPiece& copy = group.pieces[i];
                 scratch.push_back({all.from ? all.from : sources[copy.from_range].get(),
                                    all.from ? all.from_offset + at : copy.from_offset,
                                    all.to ? all.to : targets[copy.to_range].get(),
                                    all.to ? all.to_offset + at : copy.to_offset, copy.size, all.capability,
                                    all.stream});
-                at += copy.size;
             }
             return scratch;
         }
@@ -130,18 +129,15 @@ private:
         return add(copies);
     }
 
-    // `position_of`: in the batch; empty: as they come.
-    Result<void> add(const std::vector<BatchCopy>& copies, const std::vector<std::size_t>& position_of = {}) {
+    Result<void> add(const std::vector<BatchCopy>& copies) {
         BatchPlan plan = plan_batch(machine_, options_, stream_ != nullptr, copies);
-        const auto position = [&](std::size_t i) { return position_of.empty() ? i : position_of[i]; };
         for (const std::size_t single : plan.singles) {
             const BatchCopy& copy = copies[single];
-            if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy, single);
-            waiting_.push_back({position(single), *copy.from, *copy.to, nullptr, false});
+            if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy);
+            waiting_.push_back({copy.position, *copy.from, *copy.to, nullptr, false});
         }
         // All memory is attached, and errors found, before a byte moves.
         for (BatchGroup& group : plan.groups) {
-            for (BatchPiece& piece : group.pieces) piece.position = position(piece.position);
             auto bulk = std::make_unique<Bulk>(std::move(group), scratch_);
             SIDESTEP_CHECK(attach(*bulk));
             SIDESTEP_CHECK(add_lane(*bulk));
@@ -195,19 +191,19 @@ private:
                 std::min({options_.max_staging, group.ends.bytes, relayed_calls_in_flight * setup.chunk});
         }
         bulk.calls = cursor_of_parts(std::span(group.pieces),
-                                     stream_ != nullptr ? pieces_a_stream_call : pieces_a_call, setup.chunk);
+                                     stream_ != nullptr ? pieces_a_stream_call : parts_a_call, setup.chunk);
         SIDESTEP_TRY(bulk.lane, LaneRunner::create(std::move(setup), machine_.pool));
         return {};
     }
 
-    Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const {
+    Error why_not_on_stream(const BatchCopy& copy) const {
         auto ends = resolve_ends(machine_.topology, machine_.registry, *copy.from, *copy.to, machine_.shared,
                                  options_.deadline);
-        if (!ends) return at_position(ends.error(), position, position);
+        if (!ends) return at_position(ends.error(), copy.position, copy.position);
         return at_position({ErrorCode::unsupported, "no single hop on a stream carries it",
                             way_of(copy.from->place(), copy.to->place()),
                             "leave it out of the batch and give it to cuda::copy"},
-                           position, position);
+                           copy.position, copy.position);
     }
 
     std::string where() const override { return "copy_batch"; }
@@ -259,10 +255,11 @@ private:
         }
         receipt_.bytes = arrived();
         receipt_.seconds = seconds_since_start();
-        receipt_.verified = options_.verify && all_verified_;
-        if (verify_seconds_ > 0) {
+        receipt_.verified = options_.verify && singles_.verified;
+        if (singles_.verify_seconds > 0) {
             // Copies and their verification run side by side: the time is divided as theirs is in all.
-            receipt_.verify_seconds = receipt_.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
+            receipt_.verify_seconds =
+                receipt_.seconds * singles_.verify_seconds / (singles_.seconds + singles_.verify_seconds);
             receipt_.seconds -= receipt_.verify_seconds;
         }
         receipt_.route = std::make_shared<const Route>();  // of a batch of nothing
@@ -312,8 +309,8 @@ private:
 
     // Once nothing is in flight.
     Result<void> detour() {
-        std::vector<Buffer> buffers;  // from and to in turns
-        std::vector<std::size_t> positions;
+        std::deque<Buffer> ends;
+        std::vector<BatchCopy> copies;
         for (const auto& bulk : bulks_) {
             if (!bulk->lost) continue;
             const BatchGroup& group = bulk->group;
@@ -321,18 +318,16 @@ private:
             while (!bulk->calls.empty())
                 for (const BatchPiece& piece :
                      parts_of(std::span(group.pieces), bulk->calls.take(Buffer::whole))) {
-                    buffers.push_back(
+                    const Buffer& from = ends.emplace_back(
                         (*group.from_ranges)[piece.from_range].memory.slice(piece.from_offset, piece.size));
-                    buffers.push_back(
+                    const Buffer& to = ends.emplace_back(
                         (*group.to_ranges)[piece.to_range].memory.slice(piece.to_offset, piece.size));
-                    positions.push_back(piece.position);
+                    copies.push_back({&from, &to, piece.position});
                     ++bulk->handed_over;
                 }
         }
-        std::vector<BatchCopy> copies;
-        for (std::size_t i = 0; i < buffers.size(); i += 2) copies.push_back({&buffers[i], &buffers[i + 1]});
         lost_ = 0;
-        return add(copies, positions);
+        return add(copies);
     }
 
     // Copies of their own: begins some where it may block, steps those that run, and counts those that ended.
@@ -365,10 +360,10 @@ private:
             single.counted = true;
             const auto& result = single.job->result();
             if (result) {
-                copied_ += result->bytes;
-                all_verified_ &= result->verified;
-                copy_seconds_ += result->seconds;
-                verify_seconds_ += result->verify_seconds;
+                singles_.bytes += result->bytes;
+                singles_.verified &= result->verified;
+                singles_.seconds += result->seconds;
+                singles_.verify_seconds += result->verify_seconds;
                 count(way_of(single.from.place(), single.to.place()), *result, 1);
             } else if (!failed) {
                 failed = at_position(result.error(), single.position, single.position);
@@ -395,7 +390,7 @@ private:
     }
 
     Bytes arrived() const {
-        Bytes bytes = copied_;
+        Bytes bytes = singles_.bytes;
         for (const auto& bulk : bulks_) bytes += bulk->lane->arrived();
         return bytes;
     }
@@ -420,10 +415,7 @@ private:
     std::deque<Single> waiting_;
     std::vector<Single> running_;
     std::vector<Carried> carried_;
-    Bytes copied_ = 0;  // by copies of their own
-    bool all_verified_ = true;
-    double copy_seconds_ = 0;  // of the copies of their own, summed; like the next
-    double verify_seconds_ = 0;
+    Receipt singles_{.verified = true};  // of the copies of their own, summed
 };
 
 }  // namespace

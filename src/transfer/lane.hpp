@@ -57,6 +57,9 @@ Cursor cursor_of_parts(std::span<const Part> parts, std::size_t most, Bytes most
     return Cursor(std::move(chunks), 0);
 }
 
+// So many at most: three full launches of the CUDA backend's batch kernel.
+inline constexpr std::size_t parts_a_call = 4080;
+
 // The parts of such a chunk.
 template <typename Part>
 std::span<const Part> parts_of(std::span<const Part> parts, Cursor::Span chunk) {
@@ -129,19 +132,18 @@ private:
     };
 
     bool may_take(const Cursor& cursor) const;
-    Result<bool> advance(Flight& flight);
+    Result<bool> advance(Flight& flight, Cursor& cursor);
     Result<bool> begin(Flight& flight);
     Result<backend::Progress> start(const ReadyHop& hop, const backend::Piece& piece, Flight& flight);
     Result<bool> landed(Flight& flight);
     Result<void> land(Flight& flight);
-    void drop(Flight& flight);
+    void drop(Flight& flight, Cursor& cursor);
     Bytes place_in(std::size_t slot, Bytes offset) const;
     bool has_stop_after(std::size_t hop) const { return hop < stops_.size(); }
 
     LaneSetup setup_;
     std::vector<SlotRing> stops_;  // between hop i and hop i + 1, a slot for each chunk
     std::list<Flight> flights_;
-    std::vector<Cursor::Span> dropped_;  // on the way back to the cursor
     Bytes arrived_ = 0;
     bool stopped_ = false;
 };

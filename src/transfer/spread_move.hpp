@@ -63,7 +63,7 @@ public:
           to_(to),
           runs_(runs),
           calls_(
-              cursor_of_parts(runs, mover.backend->batcher() != nullptr ? max_in_batch : 1, Buffer::whole)),
+              cursor_of_parts(runs, mover.backend->batcher() != nullptr ? parts_a_call : 1, Buffer::whole)),
           lane_({.owner = &owner,
                  .hops = {&mover, 1},
                  .parts = this,
@@ -86,7 +86,6 @@ protected:
 private:
     // Of one move: the rest follows as these end, so that a chunk of many small runs stays bounded.
     static constexpr std::size_t max_flights = 16;
-    static constexpr std::size_t max_in_batch = 4080;
 
     std::span<const backend::Piece> pieces(Cursor::Span call, const backend::Piece& all) final {
         pieces_.clear();
