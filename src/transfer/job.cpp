@@ -113,12 +113,8 @@ private:
     void release() override {
         lanes_.clear();
         host_link_ = {};
-        struct Open {
-            std::vector<Attached> attached;
-            std::unique_ptr<Verifier> verifier;
-        };
-        Open open{std::exchange(attached_, {}), std::move(verifier_)};
-        if (aside() != nullptr) let_go(std::make_shared<Open>(std::move(open)));
+        std::pair open(std::exchange(attached_, {}), std::move(verifier_));
+        if (aside() != nullptr) let_go(std::make_shared<decltype(open)>(std::move(open)));
     }
 
     Result<void> prepare(const Buffer& from, const Buffer& to) {
