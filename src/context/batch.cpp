@@ -12,7 +12,7 @@ Transfer ContextAccess::submit_batch(const Context& context, const std::vector<B
     if (auto good = context::check(options); !good) return refuse(context, good.error());
     std::vector<transfer::BatchCopy> copies;
     copies.reserve(items.size());
-    for (std::size_t i = 0; i < items.size(); ++i) copies.push_back({&items[i].from, &items[i].to, i});
+    for (const BatchItem& item : items) copies.push_back({&item.from, &item.to});
     // The engine's handle keeps the whole Impl alive.
     std::shared_ptr<transfer::Engine> engine(context.impl_, context.impl_->engine.get());
     auto batch = engine->submit_batch(copies, options, stream);

@@ -129,15 +129,18 @@ private:
         return add(copies);
     }
 
-    Result<void> add(const std::vector<BatchCopy>& copies) {
+    // `position_of`: in the batch; empty: as they come.
+    Result<void> add(const std::vector<BatchCopy>& copies, const std::vector<std::size_t>& position_of = {}) {
         BatchPlan plan = plan_batch(machine_, options_, stream_ != nullptr, copies);
+        const auto position = [&](std::size_t i) { return position_of.empty() ? i : position_of[i]; };
         for (const std::size_t single : plan.singles) {
             const BatchCopy& copy = copies[single];
-            if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy);
-            waiting_.push_back({copy.position, *copy.from, *copy.to, nullptr, false});
+            if (stream_ != nullptr && copy.from->size() > 0) return why_not_on_stream(copy, single);
+            waiting_.push_back({position(single), *copy.from, *copy.to, nullptr, false});
         }
         // All memory is attached, and errors found, before a byte moves.
         for (BatchGroup& group : plan.groups) {
+            for (BatchPiece& piece : group.pieces) piece.position = position(piece.position);
             auto bulk = std::make_unique<Bulk>(std::move(group), scratch_);
             SIDESTEP_CHECK(attach(*bulk));
             SIDESTEP_CHECK(add_lane(*bulk));
@@ -196,14 +199,14 @@ private:
         return {};
     }
 
-    Error why_not_on_stream(const BatchCopy& copy) const {
+    Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const {
         auto ends = resolve_ends(machine_.topology, machine_.registry, *copy.from, *copy.to, machine_.shared,
                                  options_.deadline);
-        if (!ends) return at_position(ends.error(), copy.position, copy.position);
+        if (!ends) return at_position(ends.error(), position, position);
         return at_position({ErrorCode::unsupported, "no single hop on a stream carries it",
                             way_of(copy.from->place(), copy.to->place()),
                             "leave it out of the batch and give it to cuda::copy"},
-                           copy.position, copy.position);
+                           position, position);
     }
 
     std::string where() const override { return "copy_batch"; }
@@ -311,6 +314,7 @@ private:
     Result<void> detour() {
         std::deque<Buffer> ends;
         std::vector<BatchCopy> copies;
+        std::vector<std::size_t> positions;
         for (const auto& bulk : bulks_) {
             if (!bulk->lost) continue;
             const BatchGroup& group = bulk->group;
@@ -322,12 +326,13 @@ private:
                         (*group.from_ranges)[piece.from_range].memory.slice(piece.from_offset, piece.size));
                     const Buffer& to = ends.emplace_back(
                         (*group.to_ranges)[piece.to_range].memory.slice(piece.to_offset, piece.size));
-                    copies.push_back({&from, &to, piece.position});
+                    copies.push_back({&from, &to});
+                    positions.push_back(piece.position);
                     ++bulk->handed_over;
                 }
         }
         lost_ = 0;
-        return add(copies);
+        return add(copies, positions);
     }
 
     // Copies of their own: begins some where it may block, steps those that run, and counts those that ended.

@@ -212,7 +212,6 @@ void plan_bucket(Machine& machine, const CopyOptions& options, bool on_stream,
             plan.singles.push_back(piece.position);
             return true;
         });
-        for (BatchPiece& piece : group.pieces) piece.position = copies[piece.position].position;
         if (!group.pieces.empty()) plan.groups.push_back(std::move(group));
     }
 }

@@ -12,7 +12,6 @@ namespace sidestep::transfer {
 struct BatchCopy {
     const Buffer* from;
     const Buffer* to;
-    std::size_t position;  // in the batch as the caller gave it
 };
 
 // Memory that a backend described in one go, in which several ends of the batch lie.
@@ -23,7 +22,7 @@ struct BatchRange {
 
 // One copy of a group.
 struct BatchPiece {
-    std::size_t position = 0;  // as BatchCopy's
+    std::size_t position = 0;  // in the batch
     std::size_t from_range = 0;
     Bytes from_offset = 0;
     std::size_t to_range = 0;
@@ -50,7 +49,7 @@ constexpr Bytes largest_relayed = Bytes{1} << 20;
 
 struct BatchPlan {
     std::vector<BatchGroup> groups;
-    std::vector<std::size_t> singles;  // which of the copies; those that cannot be resolved are among them
+    std::vector<std::size_t> singles;  // positions; those that cannot be resolved are among them
 };
 
 // Groups by places and kinds of memory. Describing a buffer costs a call of the driver, so ends are described

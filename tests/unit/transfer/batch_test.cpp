@@ -50,7 +50,7 @@ struct Rig {
     }
     std::shared_ptr<Activity> start(const std::vector<Item>& batch, const CopyOptions& options = {}) {
         std::vector<BatchCopy> copies;
-        for (const Item& item : batch) copies.push_back({&item.from, &item.to, copies.size()});
+        for (const Item& item : batch) copies.push_back({&item.from, &item.to});
         return engine->submit_batch(copies, options, nullptr);
     }
     Result<Receipt> copy(const std::vector<Item>& batch, const CopyOptions& options = {}) {
@@ -403,7 +403,7 @@ TEST(Batch, AStreamNeedsAnEngineThatKnowsStreams) {
     Rig rig({});
     const auto batch = rig.items(5, 1_KiB, 1_KiB);
     std::vector<BatchCopy> copies;
-    for (const Item& item : batch) copies.push_back({&item.from, &item.to, copies.size()});
+    for (const Item& item : batch) copies.push_back({&item.from, &item.to});
     int stream = 0;
     auto job = rig.engine->submit_batch(copies, {}, &stream);
     rig.engine->wait(job, 0ns);
