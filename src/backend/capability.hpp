@@ -65,6 +65,8 @@ struct Objection {
     std::optional<Place> place;  // the device memory that it does not reach; none: it reaches no place
     std::string reason;
     std::string remedy;
+
+    bool operator==(const Objection&) const = default;
 };
 
 // A backend as the planner sees it. Also stands for one that is not in this build, so that routes can

@@ -1,8 +1,5 @@
 #include "route/fan_out.hpp"
 
-#include <map>
-#include <utility>
-
 #include <fmt/format.h>
 
 #include "route/flows.hpp"
@@ -38,14 +35,12 @@ bool has(const Group& group, std::size_t place) {
     return std::ranges::find(group, place) != group.end();
 }
 
-struct Way {
+// What is looked at of each way: which places are fed directly, and the groups. The rest is filled in for the best.
+struct Way : FanOut {
     std::string name;
-    std::vector<bool> direct;  // by place
-    std::vector<Group> groups;
     Flows::Limit limit;  // for a GB of the files
 
     std::size_t direct_places() const { return static_cast<std::size_t>(std::ranges::count(direct, true)); }
-    bool uses_slots() const { return direct_places() < direct.size(); }
     // Who of a group gets bytes to hand on.
     Group first_of(const Group& group) const {
         Group first;
@@ -241,7 +236,8 @@ std::vector<Way> ways_of(Ground& ground) {
     for (const bool direct : {true, false})
         for (const bool hands_on : {true, false}) {
             if (direct && ground.direct.empty()) continue;
-            Way way{{}, {}, groups_of(ground, hands_on), {}};
+            Way way;
+            way.groups = groups_of(ground, hands_on);
             for (std::size_t place = 0; place < ground.count(); ++place)
                 way.direct.push_back(direct && ground.direct[place].possible());
             if (way.uses_slots() && ground.links.empty()) continue;
@@ -352,17 +348,16 @@ Result<FanOut> fan_out(const Topology& topology, const std::vector<Offer>& offer
     // Of equally quick ones the first.
     const auto best = std::ranges::min_element(
         ways, [](const Way& a, const Way& b) { return a.limit.seconds < b.limit.seconds * (1 - 1e-3); });
-    FanOut found;
+    FanOut found = *best;
     found.route = route_of(ground, *best);
     found.route.refused = refused_of(ground, ways, *best);
-    found.direct = best->direct;
     found.slots = ground.slots;
-    found.groups = best->groups;
     found.storage = ground.storage.choice;
     for (std::size_t place = 0; place < count; ++place)
         found.links.push_back(entry_of(ground, *best, place).choice);
-    found.peers.assign(count, std::vector<Choice>(count));
-    for (const auto& [pair, hop] : ground.peers) found.peers[pair.first][pair.second] = hop.choice;
+    for (const Group& group : found.groups)
+        for (const auto& [pair, hop] : ground.peers)
+            if (has(group, pair.first) && has(group, pair.second)) found.peers[pair] = hop.choice;
     return found;
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "route/planner.hpp"
@@ -33,8 +35,8 @@ struct FanOut {
     End slots;                  // where the bytes of the others wait
     Choice storage;             // between file and slot
     std::vector<Choice> links;  // by place: between slot and place; direct: between file and place
-    std::vector<std::vector<std::size_t>> groups;  // places, every one in exactly one group
-    std::vector<std::vector<Choice>> peers;        // [from][to], for two places of one group
+    std::vector<std::vector<std::size_t>> groups;                 // places, every one in exactly one group
+    std::map<std::pair<std::size_t, std::size_t>, Choice> peers;  // from, to: two places of one group
 
     bool uses_slots() const { return direct.empty() || std::ranges::find(direct, false) != direct.end(); }
     bool any_direct() const { return std::ranges::find(direct, true) != direct.end(); }

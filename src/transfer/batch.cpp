@@ -12,9 +12,8 @@
 namespace sidestep::transfer {
 namespace {
 
-// Of one call: cancellation and the deadline are looked at in between. Three full launches of the CUDA
-// backend's batch kernel. On a caller's stream everything is enqueued at once anyway.
-constexpr std::size_t pieces_a_call = 4080;
+// Of one call, with parts_a_call: cancellation and the deadline are looked at in between. On a caller's stream everything is
+// enqueued at once anyway.
 constexpr Bytes bytes_a_call = Bytes{512} << 20;
 constexpr std::size_t pieces_a_stream_call = 65280;
 // Of one group in flight: the next is ready when one ends.
@@ -86,10 +85,8 @@ private:
             return scratch;
         }
         Error told(Error error, Cursor::Span call) const override {
-            std::size_t last = call.offset;
-            for (Bytes left = call.size; left > group.pieces[last].size;) left -= group.pieces[last++].size;
-            return at_position(std::move(error), group.pieces[call.offset].position,
-                               group.pieces[last].position);
+            const auto parts = parts_of(std::span(group.pieces), call);
+            return at_position(std::move(error), parts.front().position, parts.back().position);
         }
 
         const BatchGroup group;
@@ -155,13 +152,13 @@ private:
         const BatchGroup& group = bulk.group;
         bulk.sources.resize(group.from_ranges->size());
         bulk.targets.resize(group.to_ranges->size());
-        const auto add = [](auto& end, const ReadyHop& hop, const BatchRange& range, backend::Access access) {
-            if (end) return Result<void>();
+        const auto add = [](auto& end, const ReadyHop& hop, const BatchRange& range,
+                            backend::Access access) -> Result<void> {
+            if (end) return {};
             backend::AttachOptions options;
             options.access = access;
-            auto made = hop.backend->attach(range.memory, options);
-            if (made) end = std::move(*made);
-            return made ? Result<void>() : Result<void>(made.error());
+            SIDESTEP_TRY(end, hop.backend->attach(range.memory, options));
+            return {};
         };
         for (const BatchPiece& piece : group.pieces) {
             auto& source = bulk.sources[piece.from_range];
@@ -181,7 +178,7 @@ private:
         const BatchGroup& group = bulk.group;
         LaneSetup setup;
         setup.owner = this;
-        setup.hops = &group.plan->lanes[0];
+        setup.hops = group.plan->lanes[0];
         setup.parts = &bulk;
         setup.chunk = stream_ != nullptr ? Buffer::whole : bytes_a_call;
         setup.depth = stream_ != nullptr ? group.pieces.size() : calls_in_flight;
@@ -194,24 +191,10 @@ private:
             setup.staging =
                 std::min({options_.max_staging, group.ends.bytes, relayed_calls_in_flight * setup.chunk});
         }
-        bulk.calls = Cursor(calls_of(group, setup.chunk), 0);
+        bulk.calls = cursor_of_parts(std::span(group.pieces),
+                                     stream_ != nullptr ? pieces_a_stream_call : parts_a_call, setup.chunk);
         SIDESTEP_TRY(bulk.lane, LaneRunner::create(std::move(setup), machine_.pool));
         return {};
-    }
-
-    std::vector<Cursor::Span> calls_of(const BatchGroup& group, Bytes most) const {
-        const std::size_t max = stream_ != nullptr ? pieces_a_stream_call : pieces_a_call;
-        std::vector<Cursor::Span> calls;
-        std::size_t count = max;  // of the last one
-        for (std::size_t i = 0; i < group.pieces.size(); ++i, ++count) {
-            const Bytes size = group.pieces[i].size;
-            if (count == max || calls.back().size + size > most) {
-                calls.push_back({i, 0});
-                count = 0;
-            }
-            calls.back().size += size;
-        }
-        return calls;
     }
 
     Error why_not_on_stream(const BatchCopy& copy, std::size_t position) const {
@@ -250,11 +233,6 @@ private:
         for (auto& bulk : bulks_) bulk->lane->stop();
     }
 
-    bool settle(bool may_block) override {
-        const bool moved = run_calls();
-        return run_singles(may_block) || moved;
-    }
-
     bool idle() const override {
         return running_.empty() &&
                std::ranges::all_of(bulks_, [](const auto& bulk) { return bulk->lane->idle(); });
@@ -280,10 +258,11 @@ private:
         }
         receipt_.bytes = arrived();
         receipt_.seconds = seconds_since_start();
-        receipt_.verified = options_.verify && all_verified_;
-        if (verify_seconds_ > 0) {
+        receipt_.verified = options_.verify && singles_.verified;
+        if (singles_.verify_seconds > 0) {
             // Copies and their verification run side by side: the time is divided as theirs is in all.
-            receipt_.verify_seconds = receipt_.seconds * verify_seconds_ / (copy_seconds_ + verify_seconds_);
+            receipt_.verify_seconds =
+                receipt_.seconds * singles_.verify_seconds / (singles_.seconds + singles_.verify_seconds);
             receipt_.seconds -= receipt_.verify_seconds;
         }
         receipt_.route = std::make_shared<const Route>();  // of a batch of nothing
@@ -323,45 +302,35 @@ private:
         return moved;
     }
 
-    // Where two nodes do not reach each other any more, the rest goes by another plan, once, as of a copy of its own.
+    // What a copy of its own would do, where it may.
     void lose(Bulk& bulk, Error error) {
-        const Ends& ends = bulk.group.ends;
-        const bool nodes = !ends.from.place().node().empty() && !ends.to.place().node().empty();
-        if (!nodes || bulk.group.relayed() || on_detour_) return fail(std::move(error));
+        if (!may_detour(bulk.group.ends) || bulk.group.relayed()) return fail(std::move(error));
         if (bulk.lost) return;
         bulk.lost = std::move(error);
         ++lost_;
     }
 
-    // Once nothing is in flight. The nodes are asked whether they still reach each other: where they do, the failure was another.
+    // Once nothing is in flight.
     Result<void> detour() {
-        on_detour_ = true;
-        std::vector<Buffer> buffers;  // from and to in turns
+        std::deque<Buffer> ends;
+        std::vector<BatchCopy> copies;
         std::vector<std::size_t> positions;
         for (const auto& bulk : bulks_) {
             if (!bulk->lost) continue;
             const BatchGroup& group = bulk->group;
-            const auto against = objections(machine_.registry, group.ends.from, group.ends.to, options_);
-            if (against.empty()) return *bulk->lost;
-            while (!bulk->calls.empty()) {
-                const auto call = bulk->calls.take(Buffer::whole);
-                Bytes left = call.size;
-                for (std::size_t i = call.offset; left > 0; left -= group.pieces[i++].size) {
-                    const BatchPiece& piece = group.pieces[i];
-                    buffers.push_back(
+            if (against_way(group.ends, bulk->lane->arrived()).empty()) return *bulk->lost;
+            while (!bulk->calls.empty())
+                for (const BatchPiece& piece :
+                     parts_of(std::span(group.pieces), bulk->calls.take(Buffer::whole))) {
+                    const Buffer& from = ends.emplace_back(
                         (*group.from_ranges)[piece.from_range].memory.slice(piece.from_offset, piece.size));
-                    buffers.push_back(
+                    const Buffer& to = ends.emplace_back(
                         (*group.to_ranges)[piece.to_range].memory.slice(piece.to_offset, piece.size));
+                    copies.push_back({&from, &to});
                     positions.push_back(piece.position);
                     ++bulk->handed_over;
                 }
-            }
-            note(fmt::format("{}: {} of {} had gone past this machine, and the rest went another way",
-                             against.front().reason, format_bytes(bulk->lane->arrived()),
-                             format_bytes(group.ends.bytes)));
         }
-        std::vector<BatchCopy> copies;
-        for (std::size_t i = 0; i < buffers.size(); i += 2) copies.push_back({&buffers[i], &buffers[i + 1]});
         lost_ = 0;
         return add(copies, positions);
     }
@@ -396,10 +365,10 @@ private:
             single.counted = true;
             const auto& result = single.job->result();
             if (result) {
-                copied_ += result->bytes;
-                all_verified_ &= result->verified;
-                copy_seconds_ += result->seconds;
-                verify_seconds_ += result->verify_seconds;
+                singles_.bytes += result->bytes;
+                singles_.verified &= result->verified;
+                singles_.seconds += result->seconds;
+                singles_.verify_seconds += result->verify_seconds;
                 count(way_of(single.from.place(), single.to.place()), *result, 1);
             } else if (!failed) {
                 failed = at_position(result.error(), single.position, single.position);
@@ -426,7 +395,7 @@ private:
     }
 
     Bytes arrived() const {
-        Bytes bytes = copied_;
+        Bytes bytes = singles_.bytes;
         for (const auto& bulk : bulks_) bytes += bulk->lane->arrived();
         return bytes;
     }
@@ -446,16 +415,12 @@ private:
     bool starts_copies_ = false;  // constant after begin()
     // With the mutex held.
     std::atomic<int> lost_{0};  // groups, which wait until nothing is in flight; meanwhile nothing is begun
-    bool on_detour_ = false;
     std::vector<backend::Piece> scratch_;  // of the call that is made
     std::vector<std::unique_ptr<Bulk>> bulks_;
     std::deque<Single> waiting_;
     std::vector<Single> running_;
     std::vector<Carried> carried_;
-    Bytes copied_ = 0;  // by copies of their own
-    bool all_verified_ = true;
-    double copy_seconds_ = 0;  // of the copies of their own, summed; like the next
-    double verify_seconds_ = 0;
+    Receipt singles_{.verified = true};  // of the copies of their own, summed
 };
 
 }  // namespace

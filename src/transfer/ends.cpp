@@ -72,7 +72,7 @@ bool overlap(Bytes a, Bytes a_size, Bytes b, Bytes b_size) {
 Result<void> check_overlap(const Ends& ends, const Description& from, const Description& to) {
     bool overlaps = false;
     // The two ends of one node are that node's matter.
-    if (!ends.from.place().node().empty() || !ends.to.place().node().empty()) return {};
+    if (touches_node(ends)) return {};
     if (ends.from.place().is_file() && ends.to.place().is_file()) {
         const bool same = from.identity != 0 && from.identity == to.identity;
         overlaps = same && (ends.to.whole_file() ||

@@ -51,6 +51,9 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
                           const Buffer& to, SharedMemory* shared = nullptr,
                           std::chrono::milliseconds limit = {});
 
+inline bool touches_node(const Ends& ends) {
+    return !ends.from.place().node().empty() || !ends.to.place().node().empty();
+}
 inline bool touches_file(const Ends& ends) {
     return ends.from.place().is_file() || ends.to.place().is_file();
 }

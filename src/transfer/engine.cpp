@@ -15,9 +15,7 @@ using Clock = std::chrono::steady_clock;
 class RefusedCopy final : public Activity {
 public:
     explicit RefusedCopy(Error error) {
-        result_.emplace(std::move(error));
-        needs_driving_ = false;
-        drained_.store(true, std::memory_order_release);
+        abandon(std::move(error));
         finish();
     }
     bool step(bool) override { return false; }

@@ -31,10 +31,6 @@ bool touches_gpu(const Ends& ends) {
     return ends.from.place().is_gpu() || ends.to.place().is_gpu();
 }
 
-bool touches_node(const Ends& ends) {
-    return !ends.from.place().node().empty() || !ends.to.place().node().empty();
-}
-
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
     if (options.chunk != 0) return base::round_up(options.chunk, base::page);
@@ -76,13 +72,12 @@ private:
 
     std::string where() const override { return target_.to_string(); }
     bool go_on(bool) override {
-        const bool moved = state_ == State::moving && move();
-        if (state_ == State::moving && lost_ && !on_detour_ && idle()) {
-            on_detour_ = true;
+        const bool moved = move();
+        if (state_ == State::moving && lost_ && may_detour(ends_) && idle()) {
             open_again([this] { return detour(); });
             return true;
         }
-        return (state_ == State::verifying && verify()) || moved;
+        return (verifier_ && state_ != State::moving && verify()) || moved;
     }
 
     bool go_on_beside() override { return move(); }
@@ -93,15 +88,6 @@ private:
             if (lane) lane->stop();
         if (verifier_) verifier_->stop();
         host_link_ = {};
-    }
-
-    bool settle(bool) override {
-        bool moved = false;
-        for (auto& lane : lanes_)
-            if (auto stepped = lane ? lane->step(cursor_) : Result<bool>(false); stepped) moved |= *stepped;
-        if (verifier_)
-            if (auto stepped = verifier_->step(); stepped) moved |= *stepped;
-        return moved;
     }
 
     bool idle() const override {
@@ -127,12 +113,8 @@ private:
     void release() override {
         lanes_.clear();
         host_link_ = {};
-        struct Open {
-            std::vector<Attached> attached;
-            std::unique_ptr<Verifier> verifier;
-        };
-        Open open{std::exchange(attached_, {}), std::move(verifier_)};
-        if (aside() != nullptr) let_go(std::make_shared<Open>(std::move(open)));
+        std::pair open(std::exchange(attached_, {}), std::move(verifier_));
+        if (aside() != nullptr) let_go(std::make_shared<decltype(open)>(std::move(open)));
     }
 
     Result<void> prepare(const Buffer& from, const Buffer& to) {
@@ -219,7 +201,7 @@ private:
         const auto& hops = plan_->lanes[lane];
         LaneSetup setup = shape_of(lane);
         setup.owner = this;
-        setup.hops = &hops;
+        setup.hops = hops;
         setup.phase = phase_of(ends_.from, ends_.to);
         setup.yields_to = yields_to(lane);
         SIDESTEP_TRY(setup.from, attach(hops.front().backend, Access::read));
@@ -338,7 +320,7 @@ private:
             fail(stepped.error());
             return true;
         }
-        if (!verifier_->finished()) return *stepped;
+        if (state_ != State::verifying || !verifier_->finished()) return *stepped;
         place_.pass();
         all_equal();
         return true;
@@ -365,25 +347,17 @@ private:
         receipt_.lane_failures[lane] = error.message;
         const auto& failures = receipt_.lane_failures;
         if (std::ranges::none_of(failures, &std::string::empty))
-            return may_detour() ? void(lost_ = std::move(error)) : fail(std::move(error));
+            return has_one_hop() && may_detour(ends_) ? void(lost_ = std::move(error))
+                                                      : fail(std::move(error));
         note(fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
     }
 
-    // Between two nodes that do not reach each other any more: goes on by another plan. Once: what fails again fails for good.
-    bool may_detour() const {
-        const bool nodes = !ends_.from.place().node().empty() && !ends_.to.place().node().empty();
-        return nodes && !lost_ && has_one_hop();
-    }
-
-    // Whether it was that is asked of the nodes.
     Result<void> detour() {
-        const auto against = objections(machine_.registry, ends_.from, ends_.to, options_);
+        const auto against = against_way(ends_, lanes_[0]->arrived());
         if (against.empty()) return *lost_;
         auto plan = machine_.plans.get(ends_, wishes(), against);
         if (!plan) return *lost_;
         before_ = lanes_[0]->arrived();
-        note(fmt::format("{}: {} of {} had gone past this machine, and the rest went by the route above",
-                         against.front().reason, format_bytes(before_), format_bytes(ends_.bytes)));
         lanes_.clear();
         receipt_.lane_failures.clear();
         plan_ = std::move(*plan);
@@ -401,7 +375,6 @@ private:
     Bytes holes_ = 0;
     Bytes before_ = 0;           // had arrived when the detour began
     std::optional<Error> lost_;  // for which there may be one
-    bool on_detour_ = false;
     std::unique_ptr<Verifier> verifier_;
 };
 

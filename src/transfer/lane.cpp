@@ -30,8 +30,8 @@ Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingP
     // One that moves nothing at a time would do so for ever, and each piece of nothing would pass for progress.
     if (setup.chunk == 0)
         return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane"};
-    std::unique_ptr<LaneRunner> lane(new LaneRunner(std::move(setup)));
-    const std::vector<ReadyHop>& hops = *lane->setup_.hops;
+    auto lane = std::make_unique<LaneRunner>(std::move(setup));
+    const std::span<const ReadyHop> hops = lane->setup_.hops;
     const Bytes chunk = lane->setup_.chunk;
     const std::size_t slots = std::max<Bytes>(lane->setup_.staging / chunk, 1);
     for (std::size_t hop = 0; hop < hops.size() - (lane->setup_.sink ? 0 : 1); ++hop) {
@@ -55,7 +55,7 @@ Result<bool> LaneRunner::step(Cursor& cursor) {
         if (!failure) failure = result.error();
     };
     // The chunk furthest along first, so that slots come free for those behind it.
-    for (Flight& flight : flights_) note(advance(flight));
+    for (Flight& flight : flights_) note(advance(flight, cursor));
     std::erase_if(flights_, [](const Flight& flight) { return flight.ended; });
 
     const std::size_t limit = stops_.empty() ? setup_.depth : stops_.size() * stops_[0].slots;
@@ -65,12 +65,10 @@ Result<bool> LaneRunner::step(Cursor& cursor) {
         if (flights_.size() >= limit || !may_take(cursor)) break;
         Flight& flight = flights_.emplace_back();
         flight.span = cursor.take(setup_.chunk);
-        note(advance(flight));
+        note(advance(flight, cursor));
         moved = true;
         if (flight.ended) flights_.pop_back();
     }
-    for (const Cursor::Span& span : dropped_) cursor.give_back(span);
-    dropped_.clear();
     if (failure) return *failure;
     return moved;
 }
@@ -82,12 +80,16 @@ bool LaneRunner::may_take(const Cursor& cursor) const {
 }
 
 // Takes one chunk as far as it goes without waiting.
-Result<bool> LaneRunner::advance(Flight& flight) {
+Result<bool> LaneRunner::advance(Flight& flight, Cursor& cursor) {
     bool moved = false;
     while (!flight.ended) {
+        if (stopped_ && !flight.piece) {
+            drop(flight, cursor);
+            return true;
+        }
         auto went = flight.piece ? landed(flight) : begin(flight);
         if (!went) {
-            if (!flight.ended) drop(flight);
+            if (!flight.ended) drop(flight, cursor);
             if (setup_.parts != nullptr) return setup_.parts->told(went.error(), flight.span);
             return went.error();
         }
@@ -107,13 +109,9 @@ Result<bool> LaneRunner::landed(Flight& flight) {
     return true;
 }
 
-// Starts the flight's next hop, or drops the chunk; false where no slot is free to receive it.
+// Starts the flight's next hop; false where no slot is free to receive it.
 Result<bool> LaneRunner::begin(Flight& flight) {
-    if (stopped_) {
-        drop(flight);
-        return true;
-    }
-    const ReadyHop& hop = (*setup_.hops)[flight.hop];
+    const ReadyHop& hop = setup_.hops[flight.hop];
     backend::Piece piece;
     piece.size = flight.span.size;
     piece.capability = hop.capability;
@@ -148,7 +146,9 @@ Result<backend::Progress> LaneRunner::start(const ReadyHop& hop, const backend::
                                             Flight& flight) {
     backend::Flight& begun = flight.piece.emplace(*setup_.owner);
     if (setup_.parts == nullptr) return hop.backend->start(piece, begun);
-    return hop.backend->batcher()->start_batch(setup_.parts->pieces(flight.span, piece), begun);
+    const auto pieces = setup_.parts->pieces(flight.span, piece);
+    return pieces.size() == 1 ? hop.backend->start(pieces.front(), begun)
+                              : hop.backend->batcher()->start_batch(pieces, begun);
 }
 
 // The flight's hop has ended well: frees the slot it came from and makes it ready for the next hop.
@@ -157,7 +157,7 @@ Result<void> LaneRunner::land(Flight& flight) {
     flight.source_slot = flight.target_slot;
     flight.target_slot.reset();
     ++flight.hop;
-    if (flight.hop < setup_.hops->size()) return {};
+    if (flight.hop < setup_.hops.size()) return {};
 
     Result<void> seen;
     if (setup_.sink) {
@@ -177,10 +177,10 @@ Bytes LaneRunner::place_in(std::size_t slot, Bytes offset) const {
 }
 
 // Gives up a chunk of which nothing is in flight.
-void LaneRunner::drop(Flight& flight) {
+void LaneRunner::drop(Flight& flight, Cursor& cursor) {
     if (flight.source_slot) stops_[flight.hop - 1].free.push_back(*flight.source_slot);
     if (flight.target_slot) stops_[flight.hop].free.push_back(*flight.target_slot);
-    dropped_.push_back(flight.span);
+    cursor.give_back(flight.span);
     flight.ended = true;
 }
 

@@ -42,11 +42,37 @@ inline constexpr Bytes file_block = 4096;
 // The cursor's phase for a copy between two buffers: that of the file, of two files that of the source.
 Bytes phase_of(const Buffer& from, const Buffer& to);
 
+// Of parts that are moved many at a time: a chunk is at most so many whole ones, and beyond the first at most so many bytes.
+template <typename Part>
+Cursor cursor_of_parts(std::span<const Part> parts, std::size_t most, Bytes most_bytes) {
+    std::vector<Cursor::Span> chunks;
+    std::size_t count = most;  // of the last one
+    for (std::size_t i = 0; i < parts.size(); ++i, ++count) {
+        if (count == most || chunks.back().size + parts[i].size > most_bytes) {
+            chunks.push_back({i, 0});
+            count = 0;
+        }
+        chunks.back().size += parts[i].size;
+    }
+    return Cursor(std::move(chunks), 0);
+}
+
+// So many at most: three full launches of the CUDA backend's batch kernel.
+inline constexpr std::size_t parts_a_call = 4080;
+
+// The parts of such a chunk.
+template <typename Part>
+std::span<const Part> parts_of(std::span<const Part> parts, Cursor::Span chunk) {
+    std::size_t end = chunk.offset;
+    for (Bytes left = chunk.size; left > 0; ++end) left -= parts[end].size;
+    return parts.subspan(chunk.offset, end - chunk.offset);
+}
+
 // Looks at a chunk that has arrived in host memory.
 using Sink = std::function<Result<void>(Bytes offset, const void* data, Bytes size)>;
 
-// Many small copies as one lane. A chunk is whole copies, made in one call: its span tells which one is the first, and the
-// bytes of all.
+// Many small copies as one lane, with a cursor_of_parts(). The copies of a chunk are made in one call: its span tells which one
+// is the first, and the bytes of all.
 class LaneParts {
 public:
     virtual ~LaneParts() = default;
@@ -58,12 +84,13 @@ public:
 
 // How a lane is set up.
 struct LaneSetup {
-    backend::PieceOwner* owner = nullptr;         // of its pieces; outlives the lane
-    const std::vector<ReadyHop>* hops = nullptr;  // outlives the lane
-    backend::Registration* from = nullptr;        // attached to the first hop's backend; outlives the lane
-    backend::Registration* to = nullptr;          // attached to the last hop's backend; null with a sink
-    LaneParts* parts = nullptr;  // of engines that take batches; then `from` and `to` are null
-    Sink sink;                   // where `to` is null: the last hop ends in host memory
+    backend::PieceOwner* owner = nullptr;   // of its pieces; outlives the lane
+    std::span<const ReadyHop> hops = {};    // outlive the lane
+    backend::Registration* from = nullptr;  // attached to the first hop's backend; outlives the lane
+    backend::Registration* to = nullptr;    // attached to the last hop's backend; null with a sink
+    LaneParts* parts =
+        nullptr;     // then `from` and `to` are null; a hop of several parts at once takes batches
+    Sink sink = {};  // where `to` is null: the last hop ends in host memory
     Bytes chunk = 0;
     Bytes phase = 0;                        // of the cursor: a chunk lies as far into a block of its slot
     std::size_t depth = 1;                  // chunks in flight where no slots bound them
@@ -78,6 +105,8 @@ struct LaneSetup {
 // Driven by step(), by one thread at a time. Must be drained before it is destroyed.
 class LaneRunner {
 public:
+    // Of one hop, and without a sink: there is no stop to make ready.
+    explicit LaneRunner(LaneSetup setup) : setup_(std::move(setup)) {}
     static Result<std::unique_ptr<LaneRunner>> create(LaneSetup setup, StagingPool& pool);
 
     // Looks at what is in flight, moves arrived chunks on, takes new ones from the cursor as long as slots
@@ -105,20 +134,18 @@ private:
     };
 
     bool may_take(const Cursor& cursor) const;
-    explicit LaneRunner(LaneSetup setup) : setup_(std::move(setup)) {}
-    Result<bool> advance(Flight& flight);
+    Result<bool> advance(Flight& flight, Cursor& cursor);
     Result<bool> begin(Flight& flight);
     Result<backend::Progress> start(const ReadyHop& hop, const backend::Piece& piece, Flight& flight);
     Result<bool> landed(Flight& flight);
     Result<void> land(Flight& flight);
-    void drop(Flight& flight);
+    void drop(Flight& flight, Cursor& cursor);
     Bytes place_in(std::size_t slot, Bytes offset) const;
     bool has_stop_after(std::size_t hop) const { return hop < stops_.size(); }
 
     LaneSetup setup_;
     std::vector<SlotRing> stops_;  // between hop i and hop i + 1, a slot for each chunk
     std::list<Flight> flights_;
-    std::vector<Cursor::Span> dropped_;  // on the way back to the cursor
     Bytes arrived_ = 0;
     bool stopped_ = false;
 };

@@ -48,6 +48,15 @@ void Movement::open_again(base::BlockingCall::Work prepare) {
     call_.make(&machine_.calls, std::move(prepare), std::chrono::nanoseconds(0));
 }
 
+std::vector<Objection> Movement::against_way(const Ends& ends, Bytes arrived) {
+    on_detour_ = true;
+    auto against = objections(machine_.registry, ends.from, ends.to, options_);
+    if (!against.empty())
+        note(fmt::format("{}: {} of {} had gone past this machine, and the rest went another way",
+                         against.front().reason, format_bytes(arrived), format_bytes(ends.bytes)));
+    return against;
+}
+
 void Movement::begin_moving(const Result<void>& prepared, bool may_block) {
     if (!prepared) {
         fail(prepared.error());
@@ -245,7 +254,7 @@ bool Movement::drain(bool may_block) {
     bool moved = false;
     if (!calls) {
         stop();
-        moved = settle(may_block);
+        moved = go_on(may_block);
     }
     const bool quiet = !calls && idle();
     const auto spent = Clock::now() - drain_since_;

@@ -94,7 +94,7 @@ protected:
 
     // For errors: its target, or the call. Asked only then, since a small copy would feel it.
     virtual std::string where() const = 0;
-    // Goes on in the states moving and verifying.
+    // Goes on in the states moving and verifying. While draining it only looks at what is in flight, since stop() was called.
     virtual bool go_on(bool may_block) = 0;
     // Goes on with pieces in the state moving, on a thread of a backend.
     virtual bool go_on_beside() { return false; }
@@ -102,8 +102,6 @@ protected:
     virtual bool needs_driver() const { return true; }
     // Starts nothing new from now on. May come again.
     virtual void stop() = 0;
-    // Looks at what is in flight; starts nothing.
-    virtual bool settle(bool may_block) = 0;
     // Nothing is in flight.
     virtual bool idle() const = 0;
     // A separate call, beside calling(), still has to return before this can be freed.
@@ -123,6 +121,13 @@ protected:
     // The same again, beside what drives, where nothing is in flight.
     void open_again(base::BlockingCall::Work prepare);
     bool advance(bool may_block);
+    // Where two nodes do not reach each other any more, the rest goes by another plan, once: what fails again fails for good.
+    bool may_detour(const Ends& ends) const {
+        return !on_detour_ && !ends.from.place().node().empty() && !ends.to.place().node().empty();
+    }
+    // Once nothing is in flight, and as open_again() calls it: what the nodes say against the way, which is noted. Nothing:
+    // they do reach each other, and the failure was another.
+    std::vector<Objection> against_way(const Ends& ends, Bytes arrived);
     void fail(Error error);
     void end();
     // For the receipt. Each once; beyond a bound only that there are more.
@@ -188,6 +193,7 @@ private:
     bool holds_stream();
 
     base::BlockingCall call_;
+    bool on_detour_ = false;
     std::atomic<bool> given_up_{false};
     bool hurried_ = false;  // what is in flight is not waited for any more than the grace
     bool handed_over_ = false;

@@ -18,13 +18,6 @@ bool serves(const route::Request& request, const Ends& ends, const CopyOptions& 
            request.to.place == ends.to.place();
 }
 
-bool same(const std::vector<Objection>& a, const std::vector<Objection>& b) {
-    return std::equal(
-        a.begin(), a.end(), b.begin(), b.end(), [](const Objection& one, const Objection& other) {
-            return one.backend == other.backend && one.place == other.place && one.reason == other.reason;
-        });
-}
-
 }  // namespace
 
 Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options) {
@@ -38,7 +31,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
     if (keep) {
         std::lock_guard lock(mutex_);
         for (const Kept& kept : kept_)
-            if (serves(kept.request, ends, options, relay_memory) && same(kept.against, against))
+            if (serves(kept.request, ends, options, relay_memory) && kept.against == against)
                 return kept.plan;
     }
     const route::Request request{{ends.from.place(), ends.from_memory},
@@ -68,8 +61,8 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
             const route::Choice& choice = plan.choices[l][h];
             const Hop& hop = plan.route.lanes[l].hops[h];
             const backend::Capability& engine = offers[choice.offer].capabilities[choice.capability];
-            hops.push_back(
-                {chosen(registry_, offers, choice), engine.streams, hop.to, hop.to_memory, engine.meets});
+            hops.push_back({registry_.find(offers[choice.offer].name), choice.capability, engine.streams,
+                            hop.to, hop.to_memory, engine.meets});
         }
         ready->lanes.push_back(std::move(hops));
     }

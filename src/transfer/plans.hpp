@@ -11,25 +11,24 @@
 
 namespace sidestep::transfer {
 
-// One engine of one backend.
-struct Mover {
-    backend::Backend* backend = nullptr;
-    std::size_t capability = 0;
-};
-
-// What the planner chose. It chooses usable backends alone, all of which the registry has.
-inline Mover chosen(const backend::Registry& registry, const std::vector<backend::Offer>& offers,
-                    const route::Choice& choice) {
-    return {registry.find(offers[choice.offer].name), choice.capability};
-}
-
 // One hop of a plan with the backend it names looked up.
-struct ReadyHop : Mover {
-    bool streams = false;  // the engine enqueues on a caller's stream
+struct ReadyHop {
+    backend::Backend* backend = nullptr;
+    std::size_t capability = 0;  // which of its engines
+    bool streams = false;        // the engine enqueues on a caller's stream
     Place to;
     MemoryKind to_memory = MemoryKind::automatic;
     Prefer meets = Prefer::automatic;  // as Capability's
 };
+
+// What the planner chose, wherever it leads. It chooses usable backends alone, all of which the registry has.
+inline ReadyHop chosen(const backend::Registry& registry, const std::vector<backend::Offer>& offers,
+                       const route::Choice& choice) {
+    ReadyHop hop;
+    hop.backend = registry.find(offers[choice.offer].name);
+    hop.capability = choice.capability;
+    return hop;
+}
 
 // A plan with the backends it names looked up.
 struct ReadyPlan {

@@ -13,16 +13,14 @@ using Clock = std::chrono::steady_clock;
 
 backend::Exported exported_of(const peer::Offered& offered) {
     const peer::MemoryOffer& offer = offered.offer;
-    backend::Exported exported;
-    exported.scheme = offer.scheme;
-    exported.handle = offer.handle;
-    exported.descriptor = offered.descriptor.get();
-    exported.place = offer.place;
-    exported.memory = offer.memory;
-    exported.size = offer.size;
-    exported.offset = offer.offset;
-    exported.identity = offer.identity;
-    return exported;
+    return {.scheme = offer.scheme,
+            .handle = offer.handle,
+            .descriptor = offered.descriptor.get(),
+            .place = offer.place,
+            .memory = offer.memory,
+            .size = offer.size,
+            .offset = offer.offset,
+            .identity = offer.identity};
 }
 
 }  // namespace

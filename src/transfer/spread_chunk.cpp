@@ -135,15 +135,15 @@ Result<bool> SpreadChunk::step_parts() {
     bool moved = false;
     std::optional<Error> failure;
     for (Part& part : parts_) {
-        auto stepped = part.move.step();
+        auto stepped = part.step();
         if (stepped)
             moved |= *stepped;
         else if (!failure)
-            failure = place_error(stepped.error(), part.move.failed_at(), part.where);
+            failure = stepped.error();
     }
     if (failure) stop();
     std::erase_if(parts_, [&](Part& part) {
-        if (!part.move.ended() && !(stopped_ && part.move.idle())) return false;
+        if (!part.ended() && !(stopped_ && part.idle())) return false;
         count(part);
         return true;
     });
@@ -153,8 +153,8 @@ Result<bool> SpreadChunk::step_parts() {
 
 // A move has ended, or was given up.
 void SpreadChunk::count(Part& part) {
-    const bool whole = part.move.ended();
-    const Bytes bytes = part.move.bytes();
+    const bool whole = part.ended();
+    const Bytes bytes = part.bytes();
     if (task_ == ChunkTask::check) return;
     work_.stages.end(part.stage, whole ? bytes : 0);
     if (!part.lane) return;
@@ -164,26 +164,25 @@ void SpreadChunk::count(Part& part) {
 
 void SpreadChunk::stop() {
     stopped_ = true;
-    for (Part& part : parts_) part.move.stop();
+    for (Part& part : parts_) part.stop();
 }
 
 bool SpreadChunk::idle() const {
     return (!looking_ || looking_->over()) &&
-           std::ranges::all_of(parts_, [](const Part& part) { return part.move.idle(); });
+           std::ranges::all_of(parts_, [](const Part& part) { return part.idle(); });
 }
 
-void SpreadChunk::add_part(const Mover& mover, const MoveSide& from, const MoveSide& to,
+void SpreadChunk::add_part(const ReadyHop& mover, const MoveSide& from, const MoveSide& to,
                            const std::vector<Run>& runs, SpreadStages::Number stage,
                            std::optional<std::size_t> lane) {
     if (runs.empty()) return;
-    Part& part = parts_.emplace_back(
-        Part{Move(work_.owner, mover, work_.attached(), from, to, runs), stage, lane, {}, false});
+    Part& part = parts_.emplace_back(*this, mover, from, to, runs, stage, lane);
     // Of what is opened, that which fails names itself.
     if (lane && !is_opened(work_.ends[*lane].place)) part.where = work_.ends[*lane].place.to_string();
     if (task_ == ChunkTask::move) {
         work_.stages.begin(stage);
         part.enters = work_.loads() && lane && stage != SpreadStages::handing_on;
-        if (part.enters) work_.begin_share(*lane, part.move.bytes());
+        if (part.enters) work_.begin_share(*lane, part.bytes());
     }
 }
 
@@ -246,7 +245,7 @@ SpreadChunk::Phase SpreadChunk::begin_filling() {
         return Phase::filling;
     }
     for (std::size_t lane = 0; lane < own_.size(); ++lane) {
-        const Mover& link = work_.links[lane];
+        const ReadyHop& link = work_.links[lane];
         add_part(link, memory_side(lane), slot_side(), own_[lane], SpreadStages::filling, lane);
     }
     return Phase::filling;
@@ -289,7 +288,7 @@ void SpreadChunk::feed(bool direct) {
         for (const auto& group : groups) owners_.push_back(work_.owner_of(group));
     const auto to = [&](std::size_t lane, const std::vector<Run>& runs) {
         if (work_.way.direct[lane] != direct) return;
-        const Mover& link = work_.links[lane];
+        const ReadyHop& link = work_.links[lane];
         add_part(link, direct ? file_side(link) : slot_side(), memory_side(lane), runs,
                  direct ? SpreadStages::filling : SpreadStages::emptying, lane);
     };
@@ -327,7 +326,7 @@ SpreadChunk::Phase SpreadChunk::begin_handing_on() {
         for (const std::size_t to : groups[group]) {
             const std::size_t from = owners_[group];
             if (to == from) continue;
-            const Mover& peer = work_.peers[from][to];
+            const ReadyHop& peer = work_.peers.at({from, to});
             add_part(peer, memory_side(from), memory_side(to), shared_, SpreadStages::handing_on, to);
         }
     return parts_.empty() ? Phase::ended : Phase::handing_on;
@@ -336,7 +335,7 @@ SpreadChunk::Phase SpreadChunk::begin_handing_on() {
 // The next memory that has bytes of the chunk.
 SpreadChunk::Phase SpreadChunk::begin_fetching() {
     for (; checked_ < own_.size(); ++checked_) {
-        const Mover& fetcher = work_.fetchers[checked_];
+        const ReadyHop& fetcher = work_.fetchers[checked_];
         for (const auto* runs : {&own_[checked_], &shared_})
             add_part(fetcher, memory_side(checked_), slot_side(1), *runs, SpreadStages::verifying, checked_);
         if (!parts_.empty()) return Phase::fetching;

@@ -45,12 +45,22 @@ public:
 
 private:
     enum class Phase { waiting, opening, filling, looking, emptying, handing_on, fetching, comparing, ended };
-    struct Part {
-        Move move;
-        SpreadStages::Number stage = SpreadStages::filling;
-        std::optional<std::size_t> lane;  // of the memory at its end
-        std::string where;                // its place
-        bool enters = false;              // what is shared comes to its group by it
+    struct Part final : Move {
+        Part(const SpreadChunk& of, const ReadyHop& mover, const MoveSide& from, const MoveSide& to,
+             std::span<const Run> runs, SpreadStages::Number its_stage, std::optional<std::size_t> its_lane)
+            : Move(of.work_.owner, mover, of.work_.attached(), from, to, runs),
+              chunk(of),
+              stage(its_stage),
+              lane(its_lane) {}
+        Error told(Error error, Cursor::Span call) const override {
+            return chunk.place_error(error, first_of(call).file_offset, where);
+        }
+
+        const SpreadChunk& chunk;
+        const SpreadStages::Number stage;
+        const std::optional<std::size_t> lane;  // of the memory at its end
+        std::string where;                      // its place
+        bool enters = false;                    // what is shared comes to its group by it
     };
 
     Result<void> collect();
@@ -63,7 +73,7 @@ private:
     Phase begin_filling();
     Result<Phase> begin_looking();
     Phase begin_emptying();
-    MoveSide file_side(const Mover& mover) const {
+    MoveSide file_side(const ReadyHop& mover) const {
         return {.kind = MoveSide::Kind::file,
                 .registration = work_.files.registration(cell_.file, mover.backend)};
     }
@@ -87,8 +97,8 @@ private:
     Phase begin_fetching();
     Result<Phase> begin_comparing();
     void give_slots_back();
-    void add_part(const Mover& mover, const MoveSide& from, const MoveSide& to, const std::vector<Run>& runs,
-                  SpreadStages::Number stage, std::optional<std::size_t> lane);
+    void add_part(const ReadyHop& mover, const MoveSide& from, const MoveSide& to,
+                  const std::vector<Run>& runs, SpreadStages::Number stage, std::optional<std::size_t> lane);
     Error place_error(const Error& error, Bytes offset, const std::string& where = {}) const;
 
     SpreadWork& work_;

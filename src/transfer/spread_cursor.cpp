@@ -50,17 +50,15 @@ Cell SpreadCursor::cell_at(std::size_t file, Position& at) const {
 std::vector<SpreadCursor::Track> SpreadCursor::tracks_of(std::size_t file) const {
     const auto& ranges = (*files_)[file].ranges;
     Position at{0, ranges.front().begin};
-    if (placement_ == nullptr) {
-        const Bytes cells = (ranges.back().end - 1) / chunk_ - at.offset / chunk_ + 1;  // or fewer
-        return {{{{at, cells}}, 0, cells, cells}};
-    }
     std::map<std::uint32_t, Track> tracks;
     std::optional<std::uint32_t> before;
     while (at.range < ranges.size()) {
         const Position begin = at;
         const Cell cell = cell_at(file, at);
         const FileRange& part = cell.parts[cell.parts.size() / 2];
-        const std::uint32_t memory = placement_->memory_at(file, part.begin + (part.end - part.begin) / 2);
+        const Bytes middle = part.begin + (part.end - part.begin) / 2;
+        const std::uint32_t memory =
+            placement_ == nullptr ? Run::every_memory : placement_->memory_at(file, middle);
         Track& track = tracks[memory];
         if (before != memory) track.stretches.push_back({begin, 0});
         ++track.stretches.back().cells;
@@ -82,8 +80,7 @@ Cell SpreadCursor::take() {
     Cell cell = cell_at(active.file, stretch.at);
     --track->left;
     if (--stretch.cells == 0) ++track->next;
-    const bool over = placement_ == nullptr && stretch.at.range == (*files_)[active.file].ranges.size();
-    if (over || track->left == 0) active.tracks.erase(track);
+    if (track->left == 0) active.tracks.erase(track);
     if (active.tracks.empty())
         active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(turn_));
     else

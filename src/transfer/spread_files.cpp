@@ -9,12 +9,11 @@
 #include "base/file_version.hpp"
 #include "base/try.hpp"
 #include "transfer/ends.hpp"
+#include "transfer/movement.hpp"
 
 namespace sidestep::transfer {
 namespace {
 
-// What opens sooner is waited for.
-constexpr std::chrono::milliseconds usual_opening_of_file{10};
 // To hand a call over to another thread takes about as long.
 constexpr std::chrono::microseconds quick_opening{100};
 
@@ -132,7 +131,7 @@ void SpreadFiles::open_ahead(std::size_t file) {
         for (const std::size_t each : files) states_[each].opening = opening;
         opening->make(
             &calls_, [this, files] { return attach(files); },
-            files.front() == file ? usual_opening_of_file : std::chrono::milliseconds(0));
+            files.front() == file ? wait_for_file : std::chrono::milliseconds(0));
     }
 }
 
@@ -192,8 +191,7 @@ Result<bool> SpreadFiles::close_finished(base::BlockingCalls* aside, bool all) {
         }
         closing_ = true;
         closer_.make(
-            aside, [this, files = std::exchange(finished_, {})] { return close(files); },
-            usual_opening_of_file);
+            aside, [this, files = std::exchange(finished_, {})] { return close(files); }, wait_for_file);
     }
     const auto closed = closing_ ? closer_.take() : std::nullopt;
     if (!closed) return false;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "route/hops.hpp"
 #include "transfer/movement.hpp"
 #include "transfer/spread_chunk.hpp"
 #include "transfer/spread_files.hpp"
@@ -19,16 +20,6 @@ constexpr std::size_t chunks_without_slot = 32;
 // would end together, and wait together for the copies out of what they read.
 constexpr std::size_t filling_of = 5;
 constexpr std::size_t filling_in = 8;
-
-// Who makes files of no bytes.
-backend::Backend* writer_of(const backend::Registry& registry) {
-    for (const backend::Offer& offer : registry.offers())
-        for (const backend::Capability& capability : offer.capabilities)
-            if (offer.support.usable && capability.from == PlaceKind::host &&
-                capability.to == PlaceKind::file)
-                return registry.find(offer.name);
-    return nullptr;
-}
 
 // When all written files are whole, they get their names in the order of Spread::files. A failure or a deadline before the
 // first name leaves no file. After the first name the rest follow, even if no caller waits any more. If a name cannot be
@@ -70,8 +61,6 @@ private:
         for (auto& chunk : chunks_) chunk->stop();
         if (work_) work_->stopped.store(true, std::memory_order_relaxed);
     }
-
-    bool settle(bool) override { return step_chunks(); }
 
     bool idle() const override {
         return std::ranges::all_of(chunks_, [](const auto& chunk) { return chunk->idle(); });
@@ -141,9 +130,13 @@ private:
             return {};
         }
         if (work_->loads() || spread_.files.empty()) return {};
-        backend::Backend* const writer = writer_of(machine_.registry);
-        if (writer == nullptr) return Error{ErrorCode::unsupported, "no backend writes files here", "spread"};
-        files_.begin({writer});
+        // Somebody has to make files of no bytes.
+        const auto& offers = machine_.registry.offers();
+        const auto writer = route::best_hop(machine_.topology, offers, {Place::host()},
+                                            {spread_.files.front().buffer().place(), MemoryKind::storage});
+        if (!writer.possible())
+            return Error{ErrorCode::unsupported, "no backend writes files here", "spread", writer.remedy};
+        files_.begin({chosen(machine_.registry, offers, writer.choice).backend});
         return {};
     }
 

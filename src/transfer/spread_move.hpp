@@ -1,14 +1,11 @@
 // Runs of a chunk on their way between two sides, each a file, a slot or memories.
 #pragma once
 
-#include <algorithm>
-#include <list>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "base/try.hpp"
-#include "transfer/plans.hpp"
+#include "transfer/lane.hpp"
 #include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
@@ -53,86 +50,47 @@ struct MoveSide {
     }
 };
 
-// Starts the runs piece by piece, or several at once where the engine takes batches. Driven by one thread at
-// a time; must be idle before it is destroyed.
-class Move {
+// A lane of one hop, whose chunks are single runs, or many of them where the engine takes batches. Driven by one thread at a
+// time; must be idle before it is destroyed.
+class Move : LaneParts {
 public:
     // `owner`, `mover`, `attached` and `runs` outlive the move; no run is empty. All memory is attached to the mover.
-    Move(backend::PieceOwner& owner, const Mover& mover, const AttachedMemory& attached, const MoveSide& from,
-         const MoveSide& to, std::span<const Run> runs)
-        : owner_(owner), mover_(mover), attached_(attached), from_(from), to_(to), runs_(runs) {
+    Move(backend::PieceOwner& owner, const ReadyHop& mover, const AttachedMemory& attached,
+         const MoveSide& from, const MoveSide& to, std::span<const Run> runs)
+        : attached_(attached),
+          mover_(mover),
+          from_(from),
+          to_(to),
+          runs_(runs),
+          calls_(
+              cursor_of_parts(runs, mover.backend->batcher() != nullptr ? parts_a_call : 1, Buffer::whole)),
+          lane_({.owner = &owner,
+                 .hops = {&mover, 1},
+                 .parts = this,
+                 .chunk = Buffer::whole,
+                 .depth = max_flights}) {
         for (const Run& run : runs) bytes_ += run.size;
     }
 
-    // Looks at what is in flight and starts what may be started; answers whether anything moved. After an error
-    // nothing new is started, and step() only waits for what is in flight.
-    Result<bool> step() {
-        bool moved = false;
-        std::optional<Error> failure;
-        std::erase_if(flights_, [&](const Flight& flight) {
-            if (!flight.piece.over()) return false;
-            moved = true;
-            if (!flight.piece.result() && !failure) {
-                failure = flight.piece.result().error();
-                failed_at_ = flight.file_offset;
-            }
-            return true;
-        });
-        if (failure) {
-            stopped_ = true;
-            return *failure;
-        }
-        // Pieces that end on the spot are bounded too: the next step goes on.
-        for (std::size_t started = 0; started < max_flights; ++started) {
-            if (stopped_ || next_ == runs_.size() || flights_.size() >= max_flights) break;
-            SIDESTEP_CHECK(start_next());
-            moved = true;
-        }
-        return moved;
-    }
-
-    void stop() { stopped_ = true; }
-
-    bool idle() const { return flights_.empty(); }
+    // As LaneRunner's.
+    Result<bool> step() { return lane_.step(calls_); }
+    void stop() { lane_.stop(); }
+    bool idle() const { return lane_.idle(); }
     // Every run has arrived.
-    bool ended() const { return idle() && next_ == runs_.size(); }
+    bool ended() const { return idle() && calls_.empty(); }
     Bytes bytes() const { return bytes_; }
-    // The file's byte at which the piece begins that failed.
-    Bytes failed_at() const { return failed_at_; }
+
+protected:
+    const Run& first_of(Cursor::Span call) const { return runs_[call.offset]; }
 
 private:
-    struct Flight {
-        Flight(backend::PieceOwner& owner, Bytes offset) : piece(owner), file_offset(offset) {}
-        backend::Flight piece;
-        Bytes file_offset;
-    };
     // Of one move: the rest follows as these end, so that a chunk of many small runs stays bounded.
     static constexpr std::size_t max_flights = 16;
-    static constexpr std::size_t max_in_batch = 4080;
 
-    Result<void> start_next() {
-        failed_at_ = runs_[next_].file_offset;
-        const std::size_t left = runs_.size() - next_;
-        backend::Flight& flight = flights_.emplace_back(owner_, failed_at_).piece;
-        Result<backend::Progress> begun = backend::Progress::done;
-        std::size_t count = 1;
-        backend::Batcher* const batcher = mover_.backend->batcher();
-        if (batcher != nullptr && left > 1) {
-            count = std::min(left, max_in_batch);
-            std::vector<backend::Piece> pieces;
-            pieces.reserve(count);
-            for (std::size_t i = 0; i < count; ++i) pieces.push_back(piece_of(next_ + i));
-            begun = batcher->start_batch(pieces, flight);
-        } else {
-            begun = mover_.backend->start(piece_of(next_), flight);
-        }
-        if (!begun || *begun == backend::Progress::done) flights_.pop_back();
-        if (!begun) {
-            stopped_ = true;
-            return begun.error();
-        }
-        next_ += count;
-        return {};
+    std::span<const backend::Piece> pieces(Cursor::Span call, const backend::Piece& all) final {
+        pieces_.clear();
+        for (const Run& run : parts_of(runs_, call)) pieces_.push_back(piece_of(run, all));
+        return pieces_;
     }
 
     backend::Registration* of(const MoveSide& side, const Run& run, backend::Access access) const {
@@ -141,38 +99,34 @@ private:
         return attached_.find(which, mover_.backend, access);
     }
 
-    backend::Piece piece_of(std::size_t run) const {
-        const Run& moved = runs_[run];
-        backend::Piece piece;
+    backend::Piece piece_of(const Run& moved, backend::Piece piece) const {
         piece.from = of(from_, moved, backend::Access::read);
         piece.from_offset = from_.offset_of(moved);
         piece.to = of(to_, moved, backend::Access::write);
         piece.to_offset = to_.offset_of(moved);
         piece.size = moved.size;
-        piece.capability = mover_.capability;
         if (from_.kind == MoveSide::Kind::file && to_.kind == MoveSide::Kind::slot) {
             // Up to the neighbours in the slot, and its ends.
+            const Run* const run = &moved;
             const Bytes floor =
-                run == 0 ? to_.slot_begin : to_.offset_of(runs_[run - 1]) + runs_[run - 1].size;
+                run == &runs_.front() ? to_.slot_begin : to_.offset_of(run[-1]) + run[-1].size;
             const Bytes ceiling =
-                run + 1 == runs_.size() ? to_.slot_begin + to_.slot_size : to_.offset_of(runs_[run + 1]);
+                run == &runs_.back() ? to_.slot_begin + to_.slot_size : to_.offset_of(run[1]);
             piece.room_before = piece.to_offset - floor;
             piece.room_after = ceiling - (piece.to_offset + piece.size);
         }
         return piece;
     }
 
-    backend::PieceOwner& owner_;
-    const Mover& mover_;
     const AttachedMemory& attached_;
+    const ReadyHop& mover_;
     const MoveSide from_;
     const MoveSide to_;
     const std::span<const Run> runs_;
     Bytes bytes_ = 0;
-    std::size_t next_ = 0;
-    std::list<Flight> flights_;
-    Bytes failed_at_ = 0;
-    bool stopped_ = false;
+    std::vector<backend::Piece> pieces_;  // of the call that is made
+    Cursor calls_;
+    LaneRunner lane_;
 };
 
 }  // namespace sidestep::transfer

@@ -8,6 +8,7 @@
 #include "base/try.hpp"
 #include "driver/cpus.hpp"
 #include "driver/files.hpp"
+#include "route/hops.hpp"
 #include "transfer/direct_storage.hpp"
 #include "transfer/ends.hpp"
 #include "transfer/spread_cursor.hpp"
@@ -198,33 +199,25 @@ Result<void> SpreadWork::plan() {
     SIDESTEP_TRY(way, route::fan_out(machine_.topology, offers, request));
     if (way.uses_slots()) storage = chosen(machine_.registry, offers, way.storage);
     for (const route::Choice& link : way.links) links.push_back(chosen(machine_.registry, offers, link));
-    peers.assign(lanes(), std::vector<Mover>(lanes()));
-    for (const auto& group : way.groups)
-        for (std::size_t from : group)
-            for (std::size_t to : group)
-                if (from != to) peers[from][to] = chosen(machine_.registry, offers, way.peers[from][to]);
-    return options_.verify ? plan_verification(std::move(request), offers) : Result<void>();
+    for (const auto& [lanes_of, peer] : way.peers) peers[lanes_of] = chosen(machine_.registry, offers, peer);
+    return options_.verify ? plan_verification(offers) : Result<void>();
 }
 
 // The files are read through a slot, and every memory is fetched into another.
-Result<void> SpreadWork::plan_verification(route::FanOutRequest request,
-                                           const std::vector<backend::Offer>& offers) {
-    request.through_host = true;
-    request.require = Require::any;
-    request.to_file = false;
-    // Only the way from the files to the slots counts: a file among the places need not be one that can be written.
-    route::FanOutRequest to_slots = request;
-    for (route::End& end : to_slots.places)
-        if (is_opened(end.place)) end = {Place::host(), MemoryKind::pageable};
-    SIDESTEP_TRY(const route::FanOut reading, route::fan_out(machine_.topology, offers, to_slots));
-    reader = chosen(machine_.registry, offers, reading.storage);
-    request.to_file = true;
-    // And here only the ways from the places.
-    request.file = Place::file(request.file.path());
-    SIDESTEP_TRY(const route::FanOut fetching, route::fan_out(machine_.topology, offers, request));
-    for (const route::Choice& link : fetching.links)
-        fetchers.push_back(chosen(machine_.registry, offers, link));
-    if (!way.uses_slots()) way.slots = reading.slots;
+Result<void> SpreadWork::plan_verification(const std::vector<backend::Offer>& offers) {
+    const auto to_slot = [&](const route::End& from) -> Result<ReadyHop> {
+        const route::HopOption best =
+            route::best_hop(machine_.topology, offers, from, way.slots, options_.prefer);
+        if (best.possible()) return chosen(machine_.registry, offers, best.choice);
+        return Error{ErrorCode::path_unavailable,
+                     fmt::format("{} cannot be read to verify: {}", from.place.to_string(), best.refusal),
+                     "route", best.remedy};
+    };
+    SIDESTEP_TRY(reader, to_slot({spread.files.front().buffer().place(), MemoryKind::storage}));
+    for (const route::End& end : ends) {
+        SIDESTEP_TRY(ReadyHop fetcher, to_slot(end));
+        fetchers.push_back(std::move(fetcher));
+    }
     return {};
 }
 
@@ -263,20 +256,17 @@ Result<void> SpreadWork::attach_all() {
     if (way.uses_slots()) SIDESTEP_CHECK(attach(storage, of_memory, the_ring));
     for (std::size_t lane = 0; lane < lanes(); ++lane)
         if (!way.direct[lane]) SIDESTEP_CHECK(attach(links[lane], of_ring, the_ring));
-    for (const Mover& fetcher : fetchers) SIDESTEP_CHECK(attach(fetcher, Access::write, the_ring));
+    for (const ReadyHop& fetcher : fetchers) SIDESTEP_CHECK(attach(fetcher, Access::write, the_ring));
     if (options_.verify) SIDESTEP_CHECK(attach(reader, Access::write, the_ring));
     for (std::size_t memory = 0; memory < the_ring; ++memory) {
         if (sources_.contains(memory)) continue;  // opened when a chunk comes to it
         SIDESTEP_CHECK(attach(links[lane_of_[memory]], of_memory, memory));
         if (options_.verify) SIDESTEP_CHECK(attach(fetchers[lane_of_[memory]], Access::read, memory));
     }
-    for (const auto& group : way.groups)
-        for (std::size_t from : group)
-            for (std::size_t to : group) {
-                if (from == to) continue;
-                SIDESTEP_CHECK(attach(peers[from][to], Access::read, from));
-                SIDESTEP_CHECK(attach(peers[from][to], Access::write, to));
-            }
+    for (const auto& [lanes_of, peer] : peers) {
+        SIDESTEP_CHECK(attach(peer, Access::read, lanes_of.first));
+        SIDESTEP_CHECK(attach(peer, Access::write, lanes_of.second));
+    }
     return {};
 }
 
@@ -302,7 +292,7 @@ backend::AttachOptions SpreadWork::options_for(Access access, std::size_t which)
     return options;
 }
 
-Result<void> SpreadWork::attach(const Mover& mover, Access access, std::size_t which) {
+Result<void> SpreadWork::attach(const ReadyHop& mover, Access access, std::size_t which) {
     if (attached_.find(which, mover.backend, access) != nullptr) return {};
     const Buffer& buffer = which < spread.memories.size() ? spread.memories[which] : ring.lease.buffer();
     SIDESTEP_TRY(auto registration, mover.backend->attach(buffer, options_for(access, which)));

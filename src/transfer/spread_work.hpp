@@ -71,12 +71,12 @@ public:
         std::vector<double> own;  // by lane: part that it alone gets or gives
     } bytes;
     route::FanOut way;
-    Mover storage;  // between file and slot
+    ReadyHop storage;  // between file and slot
     // By lane: between slot and memory, in the direction of the spread; where storage reaches the memory, between file and it.
-    std::vector<Mover> links;
-    std::vector<std::vector<Mover>> peers;  // [from][to]
-    Mover reader;                           // of verification: file to slot
-    std::vector<Mover> fetchers;            // by lane: memory to slot
+    std::vector<ReadyHop> links;
+    std::map<std::pair<std::size_t, std::size_t>, ReadyHop> peers;  // from, to: lanes of one group
+    ReadyHop reader;                                                // of verification: file to slot
+    std::vector<ReadyHop> fetchers;                                 // by lane: memory to slot
     Bytes chunk = 0;
     SlotRing ring;
 
@@ -91,12 +91,12 @@ private:
     Result<void> check_targets() const;
     void measure();
     Result<void> plan();
-    Result<void> plan_verification(route::FanOutRequest request, const std::vector<backend::Offer>& offers);
+    Result<void> plan_verification(const std::vector<backend::Offer>& offers);
     Result<void> make_ring();
     Result<void> attach_all();
     backend::AttachOptions options_for(backend::Access access, std::size_t which) const;
     Result<SpreadSources::Open> open_source(std::size_t memory) const;
-    Result<void> attach(const Mover& mover, backend::Access access, std::size_t which);
+    Result<void> attach(const ReadyHop& mover, backend::Access access, std::size_t which);
 
     Machine& machine_;
     const CopyOptions options_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -47,16 +48,11 @@ public:
     }
 
     // Every block of both ends was read and compared.
-    bool finished() const { return compared_ == blocks_.size(); }
+    bool finished() const { return compared_ == hashes_.size(); }
 
 private:
     static constexpr Bytes block_size = Bytes{4} << 20;
     static constexpr Bytes staging_of_a_side = Bytes{32} << 20;
-    // XXH3 of one block at either end.
-    struct Block {
-        std::uint64_t hash[2] = {0, 0};
-        bool seen[2] = {false, false};
-    };
     struct Side {
         std::shared_ptr<const ReadyPlan> plan;
         std::unique_ptr<backend::Registration> attached;
@@ -67,7 +63,7 @@ private:
     explicit Verifier(const Ends& ends)
         : bytes_(ends.bytes),
           phase_(phase_of(ends.from, ends.to)),
-          blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
+          hashes_((phase_ + ends.bytes + block_size - 1) / block_size) {}
 
     Result<void> open(backend::PieceOwner& owner, Machine& machine, int side, const Buffer& buffer,
                       MemoryKind memory, backend::Registration* written) {
@@ -81,7 +77,7 @@ private:
 
         LaneSetup setup;
         setup.owner = &owner;
-        setup.hops = &mine.plan->lanes[0];
+        setup.hops = mine.plan->lanes[0];
         setup.chunk = block_size;
         setup.phase = phase_;
         setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
@@ -89,23 +85,24 @@ private:
         if (written == nullptr) {
             backend::AttachOptions to_read;
             to_read.expected_size = bytes_;
-            SIDESTEP_TRY(mine.attached, setup.hops->front().backend->attach(buffer, to_read));
+            SIDESTEP_TRY(mine.attached, setup.hops.front().backend->attach(buffer, to_read));
             setup.from = mine.attached.get();
         }
-        setup.sink = [this, side](Bytes offset, const void* data, Bytes size) {
-            return see(side, offset, data, size);
-        };
+        setup.sink = [this](Bytes offset, const void* data, Bytes size) { return see(offset, data, size); };
         SIDESTEP_TRY(mine.lane, LaneRunner::create(std::move(setup), machine.pool));
         return {};
     }
 
-    Result<void> see(int side, Bytes offset, const void* data, Bytes size) {
-        Block& block = blocks_[(phase_ + offset) / block_size];
-        block.hash[side] = base::xxh3(data, size);
-        block.seen[side] = true;
-        if (!block.seen[0] || !block.seen[1]) return {};
+    // A block of one end; that of the other has been here before, or comes later.
+    Result<void> see(Bytes offset, const void* data, Bytes size) {
+        std::optional<std::uint64_t>& other = hashes_[(phase_ + offset) / block_size];
+        const std::uint64_t hash = base::xxh3(data, size);
+        if (!other) {
+            other = hash;
+            return {};
+        }
         ++compared_;
-        if (block.hash[0] == block.hash[1]) return {};
+        if (hash == *other) return {};
         return Error{ErrorCode::mismatch,
                      fmt::format("source and target differ in the {} that start at byte {}",
                                  format_bytes(size), offset),
@@ -115,7 +112,7 @@ private:
 
     Bytes bytes_ = 0;
     Bytes phase_ = 0;  // of both cursors: blocks begin where those of the file do
-    std::vector<Block> blocks_;
+    std::vector<std::optional<std::uint64_t>> hashes_;  // XXH3 of each block, at the end that was read first
     std::size_t compared_ = 0;
     Side sides_[2];
 };

@@ -44,6 +44,7 @@ public:
         std::function<std::optional<Error>(const backend::Piece&)> fail_piece;  // when it should have ended
         std::function<int(const backend::Piece&)> looks_of;                     // instead of `looks`
         bool peers = false;       // GPUs of any number, with peer access
+        bool keeps = false;       // what a GPU has, it does not give back
         bool stage_only = false;  // no direct gpu <-> pageable host
         bool batches = false;     // takes start_batch(), and knows where its memory ends
         bool streams = false;     // takes pieces on callers' streams, and holds those
@@ -68,6 +69,7 @@ public:
             capability(PlaceKind::host, PlaceKind::gpu, host, gpu, backend::Reach::host_link),
             capability(PlaceKind::gpu, PlaceKind::host, gpu, host, backend::Reach::host_link),
             capability(PlaceKind::host, PlaceKind::host, any, any, backend::Reach::host_memory)};
+        if (script.keeps) all[1].from_memory = {};
         if (script.peers) {
             all.push_back(capability(PlaceKind::gpu, PlaceKind::gpu, gpu, gpu, backend::Reach::peer_access));
             all.back().max_gb_per_s = 300;

@@ -272,7 +272,7 @@ TEST(Lanes, ChunksLieInTheirSlotsAsInTheFile) {
     EXPECT_EQ(transfer::phase_of(from, to), phase);
     transfer::LaneSetup setup;
     setup.owner = &noting;
-    setup.hops = &hops;
+    setup.hops = hops;
     setup.from = &source;
     setup.to = &target;
     setup.chunk = chunk;
@@ -310,7 +310,7 @@ TEST(Lanes, MoveAtLeastOneByteAtATime) {
     NotingBackend noting;
     const std::vector<transfer::ReadyHop> hops{{&noting, 0, false, Place::gpu(0), MemoryKind::device}};
     transfer::LaneSetup setup;
-    setup.hops = &hops;
+    setup.hops = hops;
     setup.chunk = 0;
     transfer::StagingPool pool(rig.registry);
     const auto lane = transfer::LaneRunner::create(setup, pool);

@@ -268,6 +268,19 @@ TEST(Spread, NothingIsAValidSpread) {
     EXPECT_TRUE(rig.files->pieces.empty());
 }
 
+TEST(Spread, WhatCannotBeReadAgainIsNotVerified) {
+    SpreadRig rig({.gpu = {.keeps = true}});
+    rig.add_gpus(1, 1_MiB);
+    rig.replicate(1_MiB);
+    const auto refused = rig.run({.verify = true});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::path_unavailable);
+    EXPECT_NE(refused.error().message.find("gpu:0 cannot be read to verify: "), std::string::npos)
+        << refused.error().to_string();
+    EXPECT_TRUE(rig.files->pieces.empty());
+    ASSERT_TRUE(rig.run());
+}
+
 TEST(Spread, StagingStaysWithinItsBound) {
     for (const Bytes max : {Bytes{4096}, 64_KiB, 200_KiB}) {
         SpreadRig rig({.files = {.looks = 3}, .gpu = {.looks = 3}});
