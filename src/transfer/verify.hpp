@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -48,11 +49,13 @@ public:
     }
 
     // Every block of both ends was read and compared.
-    bool finished() const { return compared_ == hashes_.size(); }
+    bool finished() const { return compared_ == blocks_.size(); }
 
 private:
     static constexpr Bytes block_size = Bytes{4} << 20;
     static constexpr Bytes staging_of_a_side = Bytes{32} << 20;
+    // XXH3 of one block at either end.
+    using Block = std::array<std::optional<std::uint64_t>, 2>;
     struct Side {
         std::shared_ptr<const ReadyPlan> plan;
         std::unique_ptr<backend::Registration> attached;
@@ -63,7 +66,7 @@ private:
     explicit Verifier(const Ends& ends)
         : bytes_(ends.bytes),
           phase_(phase_of(ends.from, ends.to)),
-          hashes_((phase_ + ends.bytes + block_size - 1) / block_size) {}
+          blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
 
     Result<void> open(backend::PieceOwner& owner, Machine& machine, int side, const Buffer& buffer,
                       MemoryKind memory, backend::Registration* written) {
@@ -88,21 +91,19 @@ private:
             SIDESTEP_TRY(mine.attached, setup.hops.front().backend->attach(buffer, to_read));
             setup.from = mine.attached.get();
         }
-        setup.sink = [this](Bytes offset, const void* data, Bytes size) { return see(offset, data, size); };
+        setup.sink = [this, side](Bytes offset, const void* data, Bytes size) {
+            return see(side, offset, data, size);
+        };
         SIDESTEP_TRY(mine.lane, LaneRunner::create(std::move(setup), machine.pool));
         return {};
     }
 
-    // A block of one end; that of the other has been here before, or comes later.
-    Result<void> see(Bytes offset, const void* data, Bytes size) {
-        std::optional<std::uint64_t>& other = hashes_[(phase_ + offset) / block_size];
-        const std::uint64_t hash = base::xxh3(data, size);
-        if (!other) {
-            other = hash;
-            return {};
-        }
+    Result<void> see(int side, Bytes offset, const void* data, Bytes size) {
+        Block& block = blocks_[(phase_ + offset) / block_size];
+        block[static_cast<std::size_t>(side)] = base::xxh3(data, size);
+        if (!block[0] || !block[1]) return {};
         ++compared_;
-        if (hash == *other) return {};
+        if (block[0] == block[1]) return {};
         return Error{ErrorCode::mismatch,
                      fmt::format("source and target differ in the {} that start at byte {}",
                                  format_bytes(size), offset),
@@ -112,7 +113,7 @@ private:
 
     Bytes bytes_ = 0;
     Bytes phase_ = 0;  // of both cursors: blocks begin where those of the file do
-    std::vector<std::optional<std::uint64_t>> hashes_;  // XXH3 of each block, at the end that was read first
+    std::vector<Block> blocks_;
     std::size_t compared_ = 0;
     Side sides_[2];
 };
