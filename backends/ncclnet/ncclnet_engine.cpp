@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "driver/memory_limits.hpp"
+#include "driver/random.hpp"
 
 namespace sidestep::backends::ncclnet {
 
@@ -103,40 +104,73 @@ std::string Engine::nearest_to(const Place& gpu) const {
     return nearest->of(fmt::format("{}", fmt::join(names, ", ")));
 }
 
-Result<std::shared_ptr<const void>> Engine::registered(const Buffer& memory, backend::DmaBuf exported) {
+Result<std::shared_ptr<const void>> Engine::registered(const Buffer& memory, bool by_dma_buf,
+                                                       backend::DmaBufs& exporter) {
+    backend::DmaBuf exported;
+    if (by_dma_buf) {
+        SIDESTEP_TRY(exported, exporter.dma_buf(memory));
+    }
     std::vector<int> distances;
     for (const auto& near : nearness_to(memory.place())) distances.push_back(near.distance());
     auto range =
         std::make_shared<const Range>(means_->pump, memory.address(), memory.size(), Range::Kind::device,
                                       std::move(exported), std::move(distances));
     SIDESTEP_CHECK(loopbacks_.take(range));
+    SIDESTEP_CHECK(trials_.once(by_dma_buf ? 1 : 0, memory.place(), "the network plugin",
+                                [&] { return try_out(by_dma_buf, memory.place(), exporter); }));
     return means_->prepared->add(std::move(range));
+}
+
+// With other memory of that GPU.
+Result<void> Engine::try_out(bool by_dma_buf, const Place& gpu, backend::DmaBufs& exporter) {
+    // Goes from the last to the first: nothing of memory stays registered that is freed.
+    struct Held {
+        Allocation scratch;
+        std::unique_ptr<Bounce> host;
+        std::shared_ptr<const Range> device;
+    };
+    const auto held = std::make_shared<Held>();
+    SIDESTEP_TRY(held->scratch, exporter.scratch(gpu, backend::device_trial_bytes));
+    const Buffer& scratch = held->scratch.buffer();
+    backend::DmaBuf exported;
+    if (by_dma_buf) {
+        SIDESTEP_TRY(exported, exporter.dma_buf(scratch));
+    }
+    SIDESTEP_TRY(held->host, Bounce::make(means_->pump));
+    held->device = std::make_shared<const Range>(means_->pump, scratch.address(), scratch.size(),
+                                                 Range::Kind::device, std::move(exported));
+    SIDESTEP_CHECK(loopbacks_.take(held->device));
+    const Bulk::Piece host{0, held->host->data.get(), backend::device_trial_bytes, held->host->range};
+    const Bulk::Piece device{0, scratch.address(), backend::device_trial_bytes, held->device};
+    for (std::size_t i = 0; i < means_->plugin.devices.size(); ++i)
+        SIDESTEP_CHECK(backend::try_device(
+            {.card = means_->plugin.devices[i].name,
+             .host = host.address,
+             .make_unknown = [](void* to) { driver::fill_unknown(to, backend::device_trial_bytes); },
+             .carry_in = [&] { return loopbacks_.carry(i, host, device, held); },
+             .carry_back = [&] { return loopbacks_.carry(i, device, host, held); }},
+            exporter, scratch));
+    return {};
 }
 
 Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffer& memory,
                                                                      backend::DmaBufs& exporter) {
-    const Plugin& plugin = means_->plugin;
-    const auto reached = [&](std::shared_ptr<const void> ready, const std::string& how) {
-        return std::optional(backend::ReachedDevice{std::move(ready),
-                                                    fmt::format("{} and {}", how, nearest_to(memory.place())),
-                                                    "by the network plugin"});
-    };
-    std::string no_dma_buf = "the network plugin takes none", no_address = no_dma_buf;
-    if (takes(plugin, dma_buf_memory) != 0) {
-        auto handed = exporter.dma_buf(memory);
-        auto ready =
-            handed ? registered(memory, *handed) : Result<std::shared_ptr<const void>>(handed.error());
-        if (ready) return reached(std::move(*ready), "by dma-buf");
-        no_dma_buf = ready.error().message;
-    }
-    if (takes(plugin, cuda_memory) != 0) {
-        auto ready = registered(memory, {});
+    std::string why[2] = {"the network plugin takes none", "the network plugin takes none"};
+    for (const bool by_dma_buf : {true, false}) {
+        if (takes(means_->plugin, by_dma_buf ? dma_buf_memory : cuda_memory) == 0) continue;
+        auto ready = registered(memory, by_dma_buf, exporter);
         if (ready)
-            return reached(std::move(*ready), fmt::format("by its address (no dma-buf: {})", no_dma_buf));
-        no_address = ready.error().message;
+            return std::optional(backend::ReachedDevice{
+                std::move(*ready),
+                fmt::format(
+                    "{} and {}",
+                    by_dma_buf ? "by dma-buf" : fmt::format("by its address (no dma-buf: {})", why[0]),
+                    nearest_to(memory.place())),
+                "by the network plugin"});
+        why[by_dma_buf ? 0 : 1] = ready.error().message;
     }
     return Error{ErrorCode::unsupported,
-                 fmt::format("neither by dma-buf ({}) nor by its address ({})", no_dma_buf, no_address),
+                 fmt::format("neither by dma-buf ({}) nor by its address ({})", why[0], why[1]),
                  memory.place().to_string(), "see what the plugin says with SIDESTEP_LOG=debug"};
 }
 

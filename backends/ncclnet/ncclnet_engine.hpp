@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 
+#include "backend/device_trial.hpp"
 #include "backend/nearness.hpp"
 #include "backend/rails.hpp"
 #include "backends/ncclnet/loopback.hpp"
@@ -28,7 +29,8 @@ public:
     // At least two, and one for each device.
     std::size_t useful_sockets() const override;
     Result<std::shared_ptr<const void>> prepare(void* address, Bytes size) override;
-    // By dma-buf, else by its address: what the plugin says that it takes, if each of its devices does.
+    // By dma-buf, else by its address: what the plugin says that it takes, if each of its devices does, and brings bytes there
+    // and back when it is first tried out with a GPU.
     Result<std::optional<backend::ReachedDevice>> prepare_device(const Buffer& memory,
                                                                  backend::DmaBufs& exporter) override;
 
@@ -40,13 +42,16 @@ private:
     Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
                                                 const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> loop();
-    Result<std::shared_ptr<const void>> registered(const Buffer& memory, backend::DmaBuf exported);
+    Result<std::shared_ptr<const void>> registered(const Buffer& memory, bool by_dma_buf,
+                                                   backend::DmaBufs& exporter);
+    Result<void> try_out(bool by_dma_buf, const Place& gpu, backend::DmaBufs& exporter);
     std::vector<backend::Nearness> nearness_to(const Place& gpu) const;
     std::string nearest_to(const Place& gpu) const;
 
     const std::shared_ptr<Means> means_;
     const Topology* const topology_;  // null: not known
     Loopbacks loopbacks_;
+    backend::DeviceTrials trials_;
     std::mutex mutex_;  // guards what follows
     std::unique_ptr<driver::EventLoop> loop_;
 };

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <chrono>
-#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -13,6 +12,9 @@
 #include "driver/random.hpp"
 
 namespace sidestep::backends::verbs {
+
+using backend::device_trial_bytes;
+
 namespace {
 
 constexpr std::chrono::seconds trial_patience{5};
@@ -89,24 +91,6 @@ private:
     std::array<std::unique_ptr<driver::VerbsQueuePair>, 2> pairs_;  // go first
 };
 
-using Numbers = std::vector<std::uint64_t>;
-
-Numbers unknown_bytes() {
-    Numbers numbers(device_trial_bytes / sizeof(std::uint64_t));
-    // Any bytes will do, where there are none that nobody knows.
-    if (!driver::fill_random(numbers.data(), device_trial_bytes))
-        std::iota(numbers.begin(), numbers.end(), std::uint64_t{1});
-    return numbers;
-}
-
-Error other_bytes(const Card& card, const char* what, const Place& gpu) {
-    return {ErrorCode::mismatch,
-            fmt::format("{} {} {} other bytes than those that were sent", card.context->name(), what,
-                        gpu.to_string()),
-            "verbs",
-            "see whether access control of PCIe switches is off, and the drivers are of one version"};
-}
-
 }  // namespace
 
 Result<void> try_device(const Card& card, const PreparedMemory& prepared, backend::DmaBufs& gpus,
@@ -115,20 +99,18 @@ Result<void> try_device(const Card& card, const PreparedMemory& prepared, backen
     if (known == nullptr)
         return Error{ErrorCode::internal, "the memory to try it out with is not prepared", "verbs", {}};
     const End device{reinterpret_cast<std::uintptr_t>(scratch.address()), &known->region};
-    Numbers sent = unknown_bytes(), seen(sent.size());
+    std::vector<char> bytes(device_trial_bytes);
     SIDESTEP_TRY(const auto region,
-                 driver::VerbsRegion::host(card.context, sent.data(), device_trial_bytes, access_flags()));
-    const End host{reinterpret_cast<std::uintptr_t>(sent.data()), &region};
+                 driver::VerbsRegion::host(card.context, bytes.data(), device_trial_bytes, access_flags()));
+    const End host{reinterpret_cast<std::uintptr_t>(bytes.data()), &region};
     SIDESTEP_TRY(const auto pair, LoopedPair::create(card));
-    SIDESTEP_CHECK(pair->write(host, device));
-    SIDESTEP_CHECK(gpus.see_writes(scratch.place()));
-    SIDESTEP_CHECK(gpus.copy_out(scratch, seen.data()));
-    if (seen != sent) return other_bytes(card, "brought to", scratch.place());
-    const Numbers others = unknown_bytes();
-    SIDESTEP_CHECK(gpus.copy_in(scratch, others.data()));
-    SIDESTEP_CHECK(pair->write(device, host));
-    if (sent != others) return other_bytes(card, "brought from", scratch.place());
-    return {};
+    return backend::try_device(
+        {.card = card.context->name(),
+         .host = bytes.data(),
+         .make_unknown = [](void* to) { driver::fill_unknown(to, device_trial_bytes); },
+         .carry_in = [&] { return pair->write(host, device); },
+         .carry_back = [&] { return pair->write(device, host); }},
+        gpus, scratch);
 }
 
 }  // namespace sidestep::backends::verbs

@@ -112,7 +112,7 @@ Result<Engine::Ready> Engine::ready_by(Road road, const Buffer& memory, backend:
 }
 
 Result<void> Engine::try_out(Road road, const Place& gpu, backend::DmaBufs& exporter) const {
-    SIDESTEP_TRY(const Allocation scratch, exporter.scratch(gpu, device_trial_bytes));
+    SIDESTEP_TRY(const Allocation scratch, exporter.scratch(gpu, backend::device_trial_bytes));
     SIDESTEP_TRY(const Ready ready, ready_by(road, scratch.buffer(), exporter));
     for (const auto& one : cards_) {
         SIDESTEP_TRY(const Card card, look_again(one->card));
@@ -122,15 +122,8 @@ Result<void> Engine::try_out(Road road, const Place& gpu, backend::DmaBufs& expo
 }
 
 Result<void> Engine::trusted(Road road, const Place& gpu, backend::DmaBufs& exporter) {
-    std::lock_guard lock(trials_mutex_);
-    const auto known = trials_.find({road, gpu});
-    if (known != trials_.end()) return known->second;
-    auto done = try_out(road, gpu, exporter);
-    if (done || done.error().code == ErrorCode::mismatch) trials_.emplace(std::pair(road, gpu), done);
-    if (!done)
-        base::log(base::LogLevel::warn, fmt::format("memory of {} is not trusted to RDMA cards: {}",
-                                                    gpu.to_string(), done.error().to_string()));
-    return done;
+    return trials_.once(static_cast<int>(road), gpu, "RDMA cards",
+                        [&] { return try_out(road, gpu, exporter); });
 }
 
 Result<std::optional<backend::ReachedDevice>> Engine::prepare_device(const Buffer& memory,

@@ -1,11 +1,11 @@
 // RDMA: InfiniBand and RoCE, by libibverbs. Sockets only bring the two ends together, and tell that one has gone.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include "backend/device_trial.hpp"
 #include "backend/rails.hpp"
 #include "backends/verbs/card.hpp"
 #include "backends/verbs/rail.hpp"
@@ -27,7 +27,7 @@ public:
     std::size_t useful_sockets() const override { return 2 * cards_.size(); }
     Result<std::shared_ptr<const void>> prepare(void* address, Bytes size) override;
     // By every card, since any may carry any part of it: by a dma-buf, else by nvidia-peermem. The first time of each way and
-    // GPU every card is tried out with other memory of that GPU: see device_trial.hpp.
+    // GPU every card is tried out with other memory of that GPU: see backend/device_trial.hpp.
     Result<std::optional<backend::ReachedDevice>> prepare_device(const Buffer& memory,
                                                                  backend::DmaBufs& exporter) override;
     bool works() const override;
@@ -56,7 +56,6 @@ private:
     Result<Ready> on_every_card(const Place& place, PrepareBy&& prepare_by) const;
 
     Result<Ready> ready_by(Road road, const Buffer& memory, backend::DmaBufs& exporter) const;
-    // What came of the trial. Whether bytes arrive unhurt is asked once; what kept them from being sent may be over.
     Result<void> trusted(Road road, const Place& gpu, backend::DmaBufs& exporter);
     Result<void> try_out(Road road, const Place& gpu, backend::DmaBufs& exporter) const;
 
@@ -66,8 +65,7 @@ private:
     const Topology* const topology_;  // null: not known
     std::mutex mutex_;                // guards what follows
     std::unique_ptr<driver::EventLoop> loop_;
-    std::mutex trials_mutex_;  // held during a trial; guards what follows
-    std::map<std::pair<Road, Place>, Result<void>> trials_;
+    backend::DeviceTrials trials_;
 };
 
 }  // namespace sidestep::backends::verbs

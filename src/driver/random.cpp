@@ -45,4 +45,10 @@ bool fill_random(void* to, std::size_t size) {
     return fill_with(to, size, [&](void* at, std::size_t left) { return ::read(source.get(), at, left); });
 }
 
+void fill_unknown(void* to, std::size_t size) {
+    if (fill_random(to, size)) return;
+    for (std::size_t i = 0; i < size; ++i)
+        static_cast<unsigned char*>(to)[i] = static_cast<unsigned char>(i % 251);
+}
+
 }  // namespace sidestep::driver

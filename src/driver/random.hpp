@@ -14,4 +14,7 @@ std::uint64_t random_number();
 // them; what is in the buffer then is not to be used.
 [[nodiscard]] bool fill_random(void* to, std::size_t size);
 
+// With bytes that nobody knew before, or, where the kernel gives none, with any: to see whether they arrive.
+void fill_unknown(void* to, std::size_t size);
+
 }  // namespace sidestep::driver

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -27,10 +26,7 @@ struct Trial {
     std::condition_variable changed;
     std::optional<Result<void>> moved;
 
-    Trial() {
-        // Any bytes will do, where there are none that nobody knows.
-        if (!driver::fill_random(there.data(), trial_bytes)) std::iota(there.begin(), there.end(), 1);
-    }
+    Trial() { driver::fill_unknown(there.data(), trial_bytes); }
     void told(const Result<void>& result) {
         std::lock_guard lock(mutex);
         moved = result;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "backend/device_trial.hpp"
 #include "driver/fd.hpp"
 #include "tests/network/ncclnet_rig.hpp"
 
@@ -17,30 +18,41 @@ using test::Frame;
 using test::NcclNet;
 
 constexpr Bytes gpu_bytes = Bytes{4} << 20;
+constexpr Bytes all_bytes = gpu_bytes + backend::device_trial_bytes;
 
 struct GpuPages final : backend::DmaBufs {
     explicit GpuPages(bool exports, int gpu = 0) : exports_(exports), gpu_(gpu) {
-        EXPECT_EQ(::ftruncate(pages.get(), gpu_bytes), 0);
+        EXPECT_EQ(::ftruncate(pages.get(), all_bytes), 0);
         memory = static_cast<char*>(
-            ::mmap(nullptr, gpu_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages.get(), 0));
+            ::mmap(nullptr, all_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages.get(), 0));
         std::memset(memory, '#', gpu_bytes);
     }
-    ~GpuPages() override { ::munmap(memory, gpu_bytes); }
+    ~GpuPages() override { ::munmap(memory, all_bytes); }
     Result<backend::DmaBuf> dma_buf(const Buffer& part) override {
         if (!exports_) return Error{ErrorCode::unsupported, "this GPU has none", "gpu:0", {}};
-        return backend::DmaBuf{
-            pages.get(), static_cast<Bytes>(static_cast<const char*>(part.address()) - memory),
-            std::shared_ptr<const void>(this, [count = given_back](const void*) { ++*count; })};
+        const auto offset = static_cast<Bytes>(static_cast<const char*>(part.address()) - memory);
+        // Those of the trial are not counted.
+        const auto give_back = [count = given_back, one = offset < gpu_bytes](const void*) { *count += one; };
+        return backend::DmaBuf{pages.get(), offset, std::shared_ptr<const void>(this, give_back)};
     }
     Result<void> see_writes(const Place&) override { return {}; }
-    // Nobody tries this engine out with bytes.
-    Result<Allocation> scratch(const Place&, Bytes) override { return test::some_error(); }
-    Result<void> copy_in(const Buffer&, const void*) override { return test::some_error(); }
-    Result<void> copy_out(const Buffer&, void*) override { return test::some_error(); }
+    Result<Allocation> scratch(const Place& gpu, Bytes bytes) override {
+        ++trials;
+        return Allocation(Buffer::memory(gpu, memory + gpu_bytes, bytes), MemoryKind::device, [] {});
+    }
+    Result<void> copy_in(const Buffer& to, const void* from) override {
+        std::memcpy(to.address(), from, to.size());
+        return {};
+    }
+    Result<void> copy_out(const Buffer& from, void* to) override {
+        std::memcpy(to, from.address(), from.size());
+        return {};
+    }
     Buffer part(Bytes offset, Bytes bytes) const { return Buffer::gpu(gpu_, memory + offset, bytes); }
 
     const driver::Fd pages{::memfd_create("device", MFD_CLOEXEC)};
     char* memory = nullptr;
+    int trials = 0;
     // The plugin's thread may be the last that has it.
     const std::shared_ptr<std::atomic<int>> given_back = std::make_shared<std::atomic<int>>(0);
 
@@ -104,6 +116,35 @@ TEST_F(NcclNet, MemoryOfGpusIsReachedStepByStep) {
         EXPECT_EQ(*device.given_back, 0);
         ready = test::some_error();
         EXPECT_TRUE(test::comes([&] { return *device.given_back == (exports ? 1 : 0); }));
+    }
+}
+
+// One that says it takes memory of GPUs is tried out with bytes before anything of a copy goes there.
+TEST_F(NcclNet, MemoryOfGpusIsTriedOut) {
+    struct Case {
+        const char* fault;
+        const char* word;
+        bool for_good;
+    };
+    for (const auto& [fault, word, for_good] :
+         {Case{"gpu-io", "irecv", false}, Case{"iflush", "iflush", false},
+          Case{"gpu-bytes", "fast0 brought to gpu:0 other bytes than those that were sent", true}}) {
+        SCOPED_TRACE(fault);
+        start({.plugin = plugin.new_name()});
+        GpuPages device(true);
+        plugin.fault(fault);
+        const auto hurt = engine->prepare_device(device.part(0, mib), device);
+        ASSERT_FALSE(hurt.ok());
+        EXPECT_NE(hurt.error().message.find(word), std::string::npos) << hurt.error().to_string();
+        EXPECT_NE(hurt.error().message.find("nor by its address"), std::string::npos);
+        EXPECT_EQ(device.trials, 2);
+        plugin.fault("");
+        for (int i = 0; i < 2; ++i) {
+            const auto again = engine->prepare_device(device.part(0, mib), device);
+            EXPECT_EQ(again.ok(), !for_good);
+        }
+        EXPECT_EQ(device.trials, for_good ? 2 : 3) << "once it works it is not tried again";
+        EXPECT_EQ(std::string(device.memory, gpu_bytes), std::string(gpu_bytes, '#'));
     }
 }
 
