@@ -25,13 +25,26 @@ FAILED_IMAGES = "[...document.images].filter(i => i.complete && !i.naturalWidth)
 MARKDOWN = r"""[...document.querySelectorAll('article p')].map(p => p.innerHTML.replace(/<code.*?<\/code>/gs, ''))
     .filter(text => /^- |\]\(|```|\*\*/m.test(text))"""
 # Tables: a header without words, a backslash that was to hide a bar, a name that is cut in two, a right edge that is cut off.
+# The same of code.
 TABLES = r"""[...document.querySelectorAll('article thead')].filter(h => !h.textContent.trim())
     .map(h => 'no words in the header of: ' + h.parentNode.textContent.trim().slice(0, 40))
     .concat([...document.querySelectorAll('article td code')]
         .filter(c => c.textContent.includes('\\|') || (/^\w+$/.test(c.textContent) && c.getClientRects().length > 1))
         .map(c => 'in a cell: ' + c.textContent))
+    .concat([...document.querySelectorAll('article code, .whole')]
+        .filter(c => /^[\w.-]{1,24}$/.test(c.textContent) && new Set([...c.getClientRects()].map(r => r.top)).size > 1)
+        .map(c => 'cut in two: ' + c.textContent))
+    .concat([...document.querySelectorAll('article pre code')].filter(c => c.scrollWidth > c.clientWidth + 1)
+        .map(c => 'lines out of sight: ' + c.textContent.trim().slice(0, 40)))
     .concat([...document.querySelectorAll('article .md-typeset__scrollwrap')].filter(t => t.scrollWidth > t.clientWidth + 1)
         .map(t => 'wider than the page: ' + t.textContent.trim().slice(0, 40)))"""
+# Of what a command prints and what it is printed on, by WCAG's formula.
+CONTRAST = r"""(() => { const shown = document.querySelector('.highlight .go'), below = getComputedStyle(shown.closest('code')).backgroundColor;
+    const parts = text => text.match(/[\d.]+/g).map(Number), [r, g, b, a = 1] = parts(getComputedStyle(shown).color);
+    const share = a * getComputedStyle(shown).opacity, mixed = [r, g, b].map((c, i) => share * c + (1 - share) * parts(below)[i]);
+    const light = rgb => rgb.slice(0, 3).map(c => c / 255).map(c => c > 0.04 ? ((c + 0.055) / 1.055) ** 2.4 : c / 12.92)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0.05);
+    const [one, two] = [light(mixed), light(parts(below))]; return Math.max(one, two) / Math.min(one, two) })()"""
 SEARCH = """(() => { const box = document.querySelector("[data-md-component=search-query]");
     box.focus(); box.value = %r; box.dispatchEvent(new Event("input")) })()"""
 FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(e => e.href)"
@@ -97,6 +110,9 @@ class SiteTest(unittest.TestCase):
                               ("<link rel=stylesheet href=none.css>", "failed: "),
                               ("<article><p>text\n- point</p></article>", "- point"),
                               ("<article><table><thead><tr><th> <tbody><tr><td>a", "header of: a"),
+                              ("<article><p style='width: 1em'><code>--fault", "cut in two: --fault"),
+                              ("<article><pre style='width: 9em; overflow: auto'><code style='display: block; overflow: auto'>" + "long " * 9,
+                               "lines out of sight: long long"),
                               (r"<article><table><tr><td><code>a \| b", r"in a cell: a \| b"),
                               ("<article><table style='width: 1em; word-break: break-all'><tr><td><code>permission_denied",
                                "in a cell: permission_denied"),
@@ -105,6 +121,11 @@ class SiteTest(unittest.TestCase):
                               ("<img src=https://example.invalid/a.png>", "not of the site")]:
             page.write_text("<!doctype html><title>broken</title><body>" + broken)
             self.assertIn(words, "\n".join(self.problems(page)), broken)
+
+    def test_output_is_as_legible_as_text(self):
+        for theme in ("light", "dark"):
+            self.browser.open(self.site / "index.html", theme=theme)
+            self.assertGreater(self.browser.evaluate(CONTRAST), 4.5, theme)
 
     def test_the_search_finds_a_page_from_a_disk(self):
         self.browser.open(self.site / "index.html")
