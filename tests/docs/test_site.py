@@ -38,6 +38,13 @@ TABLES = r"""[...document.querySelectorAll('article thead')].filter(h => !h.text
         .map(c => 'lines out of sight: ' + c.textContent.trim().slice(0, 40)))
     .concat([...document.querySelectorAll('article .md-typeset__scrollwrap')].filter(t => t.scrollWidth > t.clientWidth + 1)
         .map(t => 'wider than the page: ' + t.textContent.trim().slice(0, 40)))"""
+# Words of a drawing that leave it, or lie on other words.
+DRAWN = """(() => { const root = document.documentElement.getBoundingClientRect();
+    const all = [...document.querySelectorAll('text')].filter(t => t.textContent.trim()).map(t => [t.textContent, t.getBoundingClientRect()]);
+    const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    return all.filter(([, b]) => b.left < root.left || b.right > root.right - 4 || b.top < root.top || b.bottom > root.bottom)
+        .map(([words]) => 'leaves the drawing: ' + words)
+        .concat(all.flatMap(([words, a], i) => all.slice(i + 1).filter(([, b]) => over(a, b)).map(([others]) => words + ' lies on ' + others))) })()"""
 # Of what a command prints and what it is printed on, by WCAG's formula.
 CONTRAST = r"""(() => { const shown = document.querySelector('.highlight .go'), below = getComputedStyle(shown.closest('code')).backgroundColor;
     const parts = text => text.match(/[\d.]+/g).map(Number), [r, g, b, a = 1] = parts(getComputedStyle(shown).color);
@@ -134,6 +141,16 @@ class SiteTest(unittest.TestCase):
         while not (found := self.browser.evaluate(FOUND)) and time.monotonic() < until:
             time.sleep(0.1)
         self.assertIn((self.site / "doctor/acs-redirect.html").as_uri(), [link.partition("?")[0] for link in found])
+
+    def test_words_of_drawings_can_be_read(self):
+        for path in (SOURCE / "docs").rglob("*.svg"):
+            self.browser.open(path, height=1500)
+            self.assertEqual(self.browser.evaluate(DRAWN), [], path.name)
+        drawing = self.folder / "drawing.svg"
+        drawing.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="90" height="90"><text x="9" y="30">one</text><text x="9" y="33">two</text>'
+                           '<text x="60" y="70">a long word</text></svg>')
+        self.browser.open(drawing)
+        self.assertEqual(self.browser.evaluate(DRAWN), ["leaves the drawing: a long word", "one lies on two"])
 
     def test_pictures_for_people(self):
         for name in ("index", "commands", "topology"):
