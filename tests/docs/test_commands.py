@@ -41,6 +41,12 @@ class NewcomerTest(unittest.TestCase):
             self.assertRegex((pages.SOURCE / name).read_text(encoding="utf-8"), words, name)
 
 
+    def test_the_published_report_is_of_real_gpus_and_begins_with_its_rates(self):
+        page = (pages.SOURCE / "docs/bench-h200.html").read_text(encoding="utf-8")
+        self.assertNotIn("emulated", page.replace('"emulated":false', ""))
+        self.assertLess(page.index("</b>GB/s, gpu:"), min(page.index(words) for words in ("Below 90 %", "is not on PATH")))
+
+
 class ContainerTest(unittest.TestCase):
     """The Containerfile does what the documents say; nothing here builds an image."""
 
