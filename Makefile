@@ -72,10 +72,12 @@ install: setup
 	@tools/build.sh $(PRESET) $(JOBS) sidestep sidestep_shared sidestep_nccl sidestep_cufile
 	@cmake --install build/$(PRESET) --prefix $(PREFIX)
 
-# The site, build/site/index.html; a link that leads nowhere fails. It asks the command for the help of every verb.
+# The site, build/site/index.html; a link that leads nowhere fails. It asks the command for the help of every verb, which
+# needs no kernels: a build folder keeps those that it has, and a new one gets none.
+docs: KERNELS = $(or $(shell sed -n 's/^SIDESTEP_GPU_ARCHITECTURES:.*=//p' build/$(PRESET)/CMakeCache.txt 2>/dev/null),none)
 docs: setup
 	@tools/setup.sh docs
-	@tools/build.sh $(PRESET) $(JOBS) sidestep
+	@SIDESTEP_GPU_ARCHITECTURES='$(KERNELS)' tools/build.sh $(PRESET) $(JOBS) sidestep
 	@NO_MKDOCS_2_WARNING=1 SIDESTEP_BINARY=build/$(PRESET)/cli/sidestep build/docs-venv/bin/python3 -m mkdocs build
 
 format:

@@ -28,7 +28,6 @@ struct DoctorCommand {
     std::string pages;
     std::string peer;
     std::vector<std::string> checks;
-    std::vector<std::string> faults;
     std::string expect;
     std::string fleet;
     std::string page;
@@ -189,7 +188,6 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
     app.add_option("--fleet", command->fleet,
                    "compare the records and topology files in a folder: which machine is not like the others")
         ->type_name("DIR");
-    add_faults(app, command->faults);
     app.add_option("--expect", command->expect,
                    "what the machine should be: whatever --machine takes; each difference fails")
         ->type_name("MACHINE");
@@ -197,7 +195,7 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
     app.add_option("--pages", command->pages,
                    "write the page of every check into a folder, and look at nothing")
         ->type_name("DIR");
-    return [command, &globals] { return run_doctor_verb(*command, with_faults(globals, command->faults)); };
+    return [command, &globals] { return run_doctor_verb(*command, globals); };
 }
 
 }  // namespace sidestep::cli

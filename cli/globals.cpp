@@ -66,8 +66,14 @@ void add_globals(CLI::App& app, Globals& globals) {
     app.add_option("--as", globals.as,
                    "the built-in machine that lends NVLinks and names to an NCCL file that lacks them")
         ->type_name("MODEL");
+    app.add_option("--fault", globals.faults,
+                   "something that is wrong with a built-in machine: acs, no-driver, fabric-down, nic-rate, "
+                   "gpu:3.width=8, ... (a wrong one lists them all); may be given several times")
+        ->type_name("FAULT")
+        ->allow_extra_args(false);
     app.parse_complete_callback([&globals] {
         if (!globals.as.empty()) globals.machine = machine_of(globals) + "!as=" + globals.as;
+        for (const std::string& fault : globals.faults) globals.machine = machine_of(globals) + "!" + fault;
     });
     app.add_option(
            "--nodes", globals.nodes,
@@ -140,21 +146,6 @@ std::string machine_of(const Globals& globals) {
     if (!globals.machine.empty()) return globals.machine;
     const char* named = std::getenv("SIDESTEP_MACHINE");
     return named && *named ? named : "live";
-}
-
-void add_faults(CLI::App& app, std::vector<std::string>& faults) {
-    app.add_option("--fault", faults,
-                   "something that is wrong with a built-in machine: acs, no-driver, fabric-down, nic-rate, "
-                   "gpu:3.width=8, ... (a wrong one lists them all); may be given several times")
-        ->type_name("FAULT")
-        ->allow_extra_args(false);
-}
-
-Globals with_faults(const Globals& globals, const std::vector<std::string>& faults) {
-    Globals faulty = globals;
-    if (!faults.empty()) faulty.machine = machine_of(globals);
-    for (const std::string& fault : faults) faulty.machine += "!" + fault;
-    return faulty;
 }
 
 Result<Context> open_context(const Globals& globals) {

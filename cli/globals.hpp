@@ -17,8 +17,10 @@ namespace sidestep::cli {
 
 // What stands before or after the verb.
 struct Globals {
-    std::string machine;   // empty: the library chooses (SIDESTEP_MACHINE, else the live machine)
-    std::string as;        // part of `machine` once all options have been read
+    std::string machine;  // empty: the library chooses (SIDESTEP_MACHINE, else the live machine)
+    // Parts of `machine` once all options have been read.
+    std::string as;
+    std::vector<std::string> faults;
     std::string nodes;     // as ContextOptions::nodes
     std::string key_file;  // as ContextOptions::key_file
     bool encrypt = false;  // as ContextOptions::network_encryption
@@ -76,11 +78,6 @@ CopyOptions copy_options(const Globals& globals, const CopyFlags& flags);
 
 // The machine that --machine names, or SIDESTEP_MACHINE, or "live": what a process gets that this one starts.
 std::string machine_of(const Globals& globals);
-
-// The option --fault of a verb that looks at machines: each adds to what is wrong with a made-up one.
-void add_faults(CLI::App& app, std::vector<std::string>& faults);
-// The same with the faults put into the machine.
-Globals with_faults(const Globals& globals, const std::vector<std::string>& faults);
 
 // Opens the machine that --machine names.
 Result<Context> open_context(const Globals& globals);

@@ -22,7 +22,7 @@ constexpr std::size_t text_column = 30, widest_line = 100;
 // Every command follows these.
 constexpr std::string_view always = "json color";
 // What "reach" stands for below: those of whoever opens a machine that may have nodes.
-constexpr std::string_view reach = "machine as nodes key-file encrypt";
+constexpr std::string_view reach = "machine as fault nodes key-file encrypt";
 
 // In the order of the help.
 const std::vector<Manual> manuals = {
@@ -126,7 +126,7 @@ std::string long_name(const CLI::Option& option) {
 bool follows(const Manual& manual, const CLI::Option& option) {
     const std::string name = long_name(option);
     if (name.empty()) return false;
-    if (name == "as" && has_word(manual.follows, "machine")) return true;
+    if ((name == "as" || name == "fault") && has_word(manual.follows, "machine")) return true;
     return has_word(always, name) || has_word(manual.follows, name) ||
            (has_word(manual.follows, "reach") && has_word(reach, name));
 }

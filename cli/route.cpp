@@ -12,7 +12,6 @@ struct RouteCommand {
     std::string from;
     std::string to;
     CopyFlags flags;
-    std::vector<std::string> faults;
 };
 
 Result<void> run_route(const Globals& globals, const RouteCommand& command) {
@@ -46,9 +45,7 @@ Action define_route(CLI::App& app, const Globals& globals) {
         ->type_name("");
     app.add_option("DST", command->to, "where they go")->required()->type_name("");
     add_copy_flags(app, command->flags);
-    add_faults(app, command->faults);
-    return done_or_fails(
-        [command, &globals] { return run_route(with_faults(globals, command->faults), *command); });
+    return done_or_fails([command, &globals] { return run_route(globals, *command); });
 }
 
 }  // namespace sidestep::cli

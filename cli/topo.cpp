@@ -27,7 +27,6 @@ struct TopoCommand {
     std::string output;
     std::string record;
     std::string theme;
-    std::vector<std::string> faults;
     int node = 0;
     std::vector<std::string> nodes;
     CLI::App* diff = nullptr;
@@ -124,7 +123,8 @@ Result<std::vector<Topology>> machines_of(const TopoCommand& command, const std:
         if (!topology) return topology.error();
         return std::vector{std::move(*topology)};
     }
-    if (!globals.as.empty()) return misuse("--as is for files, not for nodes", "leave it out");
+    if (!globals.as.empty() || !globals.faults.empty())
+        return misuse("--as and --fault are not for nodes", "leave them out");
     if (command.nodes.size() > 1 && (format == "xml" || format == "dot" || format == "svg"))
         return misuse(fmt::format("{} holds one machine", format), "name one node at a time");
     return topologies_of(command.nodes, globals);
@@ -218,11 +218,10 @@ Action define_topo(CLI::App& app, const Globals& globals) {
     app.add_option("--node", command->node, "the machine of a cluster that is drawn in full (default: 0)")
         ->type_name("N")
         ->check(CLI::NonNegativeNumber.description(""));
-    add_faults(app, command->faults);
     define_diff(app, *command);
     return [command, &globals]() -> Result<ExitCode> {
         if (command->diff->parsed()) return run_diff(*command, globals);
-        const auto result = run_topo(*command, with_faults(globals, command->faults));
+        const auto result = run_topo(*command, globals);
         if (!result) return result.error();
         return ExitCode::done;
     };

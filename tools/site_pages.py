@@ -4,6 +4,7 @@
 - The checks of the doctor are listed below it.
 - The help of every verb becomes a page. SIDESTEP_BINARY names the command.
 - Documents that lie outside docs/ become pages, and links lead to them. A link to a source file becomes its name.
+- Options, days and short names in code are not cut in two at their hyphens.
 """
 
 import os
@@ -20,6 +21,9 @@ OUTSIDE = {"architecture.md": "ARCHITECTURE.md", "contributing.md": "CONTRIBUTIN
            "cufile.md": "shims/cufile/README.md"}
 CODE_OR_LINK = re.compile(r"^(?P<fence>```|~~~).*?^(?P=fence)|\[(?P<words>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
                           r"|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+
+# What stays on one line: a short name in code, an option, a day.
+WHOLE = re.compile(r"<pre.*?</pre>|<[^>]*>|(?P<whole>(?<=<code>)[^\s<]{1,24}(?=</code>)|--[a-z][\w-]*|\b\d{4}-\d\d-\d\d\b)", re.DOTALL)
 
 
 def help_of(words):
@@ -92,3 +96,7 @@ def on_page_markdown(markdown, page, config, files):
         there = posixpath.relpath(pages.get(path, path.removeprefix("docs/")), here)
         return f"[{words}]({there}{match['anchor'] or ''})"
     return CODE_OR_LINK.sub(lead, markdown)
+
+
+def on_page_content(html, page, config, files):
+    return WHOLE.sub(lambda match: f'<span class="whole">{match["whole"]}</span>' if match["whole"] else match.group(), html)

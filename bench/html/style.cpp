@@ -91,6 +91,7 @@ border-bottom-color:var(--line)}
 .list .n{text-align:right;white-space:nowrap}
 .list small{display:block;color:var(--soft);font-size:12px;font-weight:400;white-space:normal}
 .cases td:nth-child(2){color:var(--soft)}
+.cases td:nth-child(3){min-width:6em}
 .sortable{font-size:13px;width:100%}
 .sortable th,.sortable td{padding-right:14px}
 .sortable button{all:unset;cursor:pointer;white-space:nowrap}

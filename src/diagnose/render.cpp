@@ -59,7 +59,7 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t wid
     return result;
 }
 
-constexpr std::size_t line_width = 110;
+constexpr std::size_t line_width = 100;
 constexpr std::size_t detail_indent = 20;
 
 std::string detail(const char* name, const std::string& text) {
@@ -171,7 +171,8 @@ Json finding_json(const Finding& finding) {
 }  // namespace
 
 std::string Diagnosis::to_string(bool everything) const {
-    std::string text = fmt::format("machine {}: {}\n", machine, health_words(*this));
+    std::string text =
+        wrapped(fmt::format("machine {}: {}", machine, health_words(*this)), 2, line_width) + "\n";
     text +=
         fmt::format("{} {}: {} pass, {} warn, {} fail, {} cannot be seen, {} not applicable\n", findings.size(),
                     findings.size() == 1 ? "check" : "checks", count(Verdict::pass), count(Verdict::warn),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -185,7 +186,8 @@ void add_access_control(PartsBuilder& builder, const MachineFiles& files) {
     }
 }
 
-void add_machine(Properties& properties, const MachineSource& source) {
+void add_machine(Topology::Parts& parts, const MachineSource& source) {
+    Properties& properties = parts.properties;
     const MachineFiles& files = source.files;
     put(properties, "kernel", kernel_release(files).value);
     put(properties, "iommu", iommu_mode(files).value);
@@ -195,7 +197,10 @@ void add_machine(Properties& properties, const MachineSource& source) {
     put(properties, "nvidia_driver_kind", nvidia_driver_kind(files).value);
     put(properties, "nvidia_peermem", nvidia_peermem(files).value);
     put(properties, "nvidia_fs", nvidia_fs(files).value);
-    put(properties, "kernel_p2pdma", kernel_p2pdma(files).value);
+    // The kernel's list of symbols is megabytes long, and each machine is asked before its first copy.
+    const auto is_nvme = [](const Device& device) { return device.name.starts_with("drive:nvme"); };
+    if (std::any_of(parts.devices.begin(), parts.devices.end(), is_nvme))
+        put(properties, "kernel_p2pdma", kernel_p2pdma(files).value);
     if (!source.nvml) return;
     put(properties, "nvml_driver", source.nvml->driver_version());
     if (const auto on = source.nvml->confidential_computing(); on.ok())
@@ -218,7 +223,7 @@ void add_properties(PartsBuilder& builder, const MachineSource& source) {
         if (device.kind == DeviceKind::drive) add_drive(device, source.files);
     }
     add_access_control(builder, source.files);
-    add_machine(builder.parts().properties, source);
+    add_machine(builder.parts(), source);
 }
 
 }  // namespace sidestep::topology

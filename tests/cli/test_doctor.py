@@ -111,6 +111,20 @@ class Doctor(CommandTest):
             self.refused(USAGE, "the faults are", *verb, "--fault", "unheard-of")
         self.refused(USAGE, "takes no faults", "topo", "--fault", "acs", machine="live")
 
+    def test_lines_fit_a_terminal(self):
+        for words in (["h200x2-vm"], ["h200x2-vm", "--all"], ["dgx-h100", "--fault", "gpu:3.width=8"], ["dgx-h100", "--fault", "no-driver"],
+                      ["dgx-h100", "--fault", "fabric-down"], ["live"]):
+            # What is to be typed stays in one piece.
+            lines = [line for line in self.run_command("doctor", *words[1:], machine=words[0]).out.splitlines() if line.split()[:1] != ["type"]]
+            self.assertGreater(len(lines), 3)
+            self.assertEqual([line for line in lines if len(line) > 100], [], words)
+
+    def test_a_fault_stands_before_or_after_the_verb_and_is_for_every_verb(self):
+        sick = ["--fault", "gpu:3.width=8"]
+        self.assertEqual(self.run_command(*sick, "doctor").out, self.run_command("doctor", *sick).out)
+        self.assertIn("gen5 x8", self.succeed("copy", "host", "gpu:3", "--size", "64KiB", "--lanes", "1", "--explain", *sick).out)
+        self.refused(USAGE, "--fault", "topo", "node7", *sick)
+
     def test_a_fault_changes_topology_and_route(self):
         well = self.json_of("route", "host", "gpu:3", "--size", "1GiB")
         sick = self.json_of("route", "host", "gpu:3", "--size", "1GiB", "--fault", "gpu:3.width=4", "--lanes", "1")

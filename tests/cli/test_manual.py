@@ -12,7 +12,7 @@ import test_load
 from harness import USAGE
 
 # Options of the whole program, which a command has or refuses.
-GENERAL = {"--machine": "dgx-h100", "--as": "dgx-h100", "--nodes": "n=127.0.0.1:1", "--key-file": "key", "--require": "any", "--verify": None,
+GENERAL = {"--machine": "dgx-h100", "--as": "dgx-h100", "--fault": "acs", "--nodes": "n=127.0.0.1:1", "--key-file": "key", "--require": "any", "--verify": None,
            "--quiet": None}
 
 
@@ -85,7 +85,8 @@ class Help(harness.CommandTest):
             text = self.help_of(command)
             general = text.split("\nGeneral options")[1].split("\n\n")[0]
             self.assertEqual([option for option in ["--json", "--color"] if option not in general], [], command)
-            self.assertEqual("  --as " in general, "  --machine " in general, f"{command}: a file may lack NVLinks")
+            for option in ("  --as ", "  --fault "):
+                self.assertEqual(option in general, "  --machine " in general, f"{command}{option}")
             for option, value in GENERAL.items():
                 offered = f"  {option} " in general
                 followed += offered

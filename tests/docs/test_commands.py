@@ -31,11 +31,20 @@ class DrawingTest(unittest.TestCase):
                          "write it again: sidestep topo --machine dgx-h100 --output docs/dgx-h100.svg")
 
 
-class ReadmeTest(unittest.TestCase):
-    def test_it_shows_a_drawing_a_screen_of_the_doctor_and_a_figure(self):
-        readme = (pages.SOURCE / "README.md").read_text(encoding="utf-8")
-        for words in (r"!\[[^]]+\]\(docs/dgx-h100\.svg\)", r"```console\n\$ sidestep doctor [^`]* +type  ", r"!\[[^]]+\]\(docs/charts/[a-z-]+\.svg\)"):
-            self.assertRegex(readme, words)
+class NewcomerTest(unittest.TestCase):
+    def test_pages_show_a_picture_of_what_they_are_about_and_say_how_long_it_takes(self):
+        for name, words in (("README.md", r"!\[[^]]+\]\(docs/dgx-h100\.svg\)"), ("README.md", r"```console\n\$ sidestep doctor [^`]* +type  "),
+                            ("README.md", r"!\[[^]]+\]\(docs/charts/[a-z-]+\.svg\)"), ("docs/topology.md", r"!\[[^]]+\]\(dgx-h100\.svg\)"),
+                            ("docs/start.md", r"!\[[^]]+\]\(dgx-h100\.svg\)"), ("README.md", r"`make demo` [^.]* took \d+ minutes"),
+                            ("docs/start.md", r"`make demo`,? [^.]* took \d+ minutes"),
+                            *(("docs/start.md", re.escape(f"(guides/{guide}.md)")) for guide in ("slow-box", "slow-load", "nccl-program", "which-path"))):
+            self.assertRegex((pages.SOURCE / name).read_text(encoding="utf-8"), words, name)
+
+
+    def test_the_published_report_is_of_real_gpus_and_begins_with_its_rates(self):
+        page = (pages.SOURCE / "docs/bench-h200.html").read_text(encoding="utf-8")
+        self.assertNotIn("emulated", page.replace('"emulated":false', ""))
+        self.assertLess(page.index("</b>GB/s, gpu:"), min(page.index(words) for words in ("Below 90 %", "is not on PATH")))
 
 
 class ContainerTest(unittest.TestCase):

@@ -25,13 +25,33 @@ FAILED_IMAGES = "[...document.images].filter(i => i.complete && !i.naturalWidth)
 MARKDOWN = r"""[...document.querySelectorAll('article p')].map(p => p.innerHTML.replace(/<code.*?<\/code>/gs, ''))
     .filter(text => /^- |\]\(|```|\*\*/m.test(text))"""
 # Tables: a header without words, a backslash that was to hide a bar, a name that is cut in two, a right edge that is cut off.
+# The same of code.
 TABLES = r"""[...document.querySelectorAll('article thead')].filter(h => !h.textContent.trim())
     .map(h => 'no words in the header of: ' + h.parentNode.textContent.trim().slice(0, 40))
     .concat([...document.querySelectorAll('article td code')]
         .filter(c => c.textContent.includes('\\|') || (/^\w+$/.test(c.textContent) && c.getClientRects().length > 1))
         .map(c => 'in a cell: ' + c.textContent))
+    .concat([...document.querySelectorAll('article code, .whole')]
+        .filter(c => /^[\w.-]{1,24}$/.test(c.textContent) && new Set([...c.getClientRects()].map(r => r.top)).size > 1)
+        .map(c => 'cut in two: ' + c.textContent))
+    .concat([...document.querySelectorAll('article pre code')].filter(c => c.scrollWidth > c.clientWidth + 1)
+        .map(c => 'lines out of sight: ' + c.textContent.trim().slice(0, 40)))
     .concat([...document.querySelectorAll('article .md-typeset__scrollwrap')].filter(t => t.scrollWidth > t.clientWidth + 1)
         .map(t => 'wider than the page: ' + t.textContent.trim().slice(0, 40)))"""
+# Words of a drawing that leave it, or lie on other words.
+DRAWN = """(() => { const root = document.documentElement.getBoundingClientRect();
+    const all = [...document.querySelectorAll('text')].filter(t => t.textContent.trim()).map(t => [t.textContent, t.getBoundingClientRect()]);
+    const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+    return all.filter(([, b]) => b.left < root.left || b.right > root.right - 4 || b.top < root.top || b.bottom > root.bottom)
+        .map(([words]) => 'leaves the drawing: ' + words)
+        .concat(all.flatMap(([words, a], i) => all.slice(i + 1).filter(([, b]) => over(a, b)).map(([others]) => words + ' lies on ' + others))) })()"""
+# Of what a command prints and what it is printed on, by WCAG's formula.
+CONTRAST = r"""(() => { const shown = document.querySelector('.highlight .go'), below = getComputedStyle(shown.closest('code')).backgroundColor;
+    const parts = text => text.match(/[\d.]+/g).map(Number), [r, g, b, a = 1] = parts(getComputedStyle(shown).color);
+    const share = a * getComputedStyle(shown).opacity, mixed = [r, g, b].map((c, i) => share * c + (1 - share) * parts(below)[i]);
+    const light = rgb => rgb.slice(0, 3).map(c => c / 255).map(c => c > 0.04 ? ((c + 0.055) / 1.055) ** 2.4 : c / 12.92)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0.05);
+    const [one, two] = [light(mixed), light(parts(below))]; return Math.max(one, two) / Math.min(one, two) })()"""
 SEARCH = """(() => { const box = document.querySelector("[data-md-component=search-query]");
     box.focus(); box.value = %r; box.dispatchEvent(new Event("input")) })()"""
 FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(e => e.href)"
@@ -97,6 +117,9 @@ class SiteTest(unittest.TestCase):
                               ("<link rel=stylesheet href=none.css>", "failed: "),
                               ("<article><p>text\n- point</p></article>", "- point"),
                               ("<article><table><thead><tr><th> <tbody><tr><td>a", "header of: a"),
+                              ("<article><p style='width: 1em'><code>--fault", "cut in two: --fault"),
+                              ("<article><pre style='width: 9em; overflow: auto'><code style='display: block; overflow: auto'>" + "long " * 9,
+                               "lines out of sight: long long"),
                               (r"<article><table><tr><td><code>a \| b", r"in a cell: a \| b"),
                               ("<article><table style='width: 1em; word-break: break-all'><tr><td><code>permission_denied",
                                "in a cell: permission_denied"),
@@ -106,6 +129,11 @@ class SiteTest(unittest.TestCase):
             page.write_text("<!doctype html><title>broken</title><body>" + broken)
             self.assertIn(words, "\n".join(self.problems(page)), broken)
 
+    def test_output_is_as_legible_as_text(self):
+        for theme in ("light", "dark"):
+            self.browser.open(self.site / "index.html", theme=theme)
+            self.assertGreater(self.browser.evaluate(CONTRAST), 4.5, theme)
+
     def test_the_search_finds_a_page_from_a_disk(self):
         self.browser.open(self.site / "index.html")
         self.browser.evaluate(SEARCH % "acs-redirect")
@@ -113,6 +141,16 @@ class SiteTest(unittest.TestCase):
         while not (found := self.browser.evaluate(FOUND)) and time.monotonic() < until:
             time.sleep(0.1)
         self.assertIn((self.site / "doctor/acs-redirect.html").as_uri(), [link.partition("?")[0] for link in found])
+
+    def test_words_of_drawings_can_be_read(self):
+        for path in (SOURCE / "docs").rglob("*.svg"):
+            self.browser.open(path, height=1500)
+            self.assertEqual(self.browser.evaluate(DRAWN), [], path.name)
+        drawing = self.folder / "drawing.svg"
+        drawing.write_text('<svg xmlns="http://www.w3.org/2000/svg" width="90" height="90"><text x="9" y="30">one</text><text x="9" y="33">two</text>'
+                           '<text x="60" y="70">a long word</text></svg>')
+        self.browser.open(drawing)
+        self.assertEqual(self.browser.evaluate(DRAWN), ["leaves the drawing: a long word", "one lies on two"])
 
     def test_pictures_for_people(self):
         for name in ("index", "commands", "topology"):

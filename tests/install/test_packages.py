@@ -81,6 +81,10 @@ class ShortWays(unittest.TestCase):
         self.assertIn("cli/sidestep", commands)
         self.assertNotRegex(commands, r"[ /]tests/(unit|contract|capi)")
 
+    def test_make_docs_compiles_no_kernels(self):
+        lines = run("make", "-n", "docs", "PRESET=none-such", cwd=pathlib.Path(__file__).parents[2])
+        self.assertIn("SIDESTEP_GPU_ARCHITECTURES='none' tools/build.sh none-such", lines)
+
 
 if __name__ == "__main__":
     unittest.main()

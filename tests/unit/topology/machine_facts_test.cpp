@@ -199,5 +199,15 @@ TEST_F(MachineFacts, DriversAndKernel) {
     EXPECT_EQ(kernel_option(files(), "CONFIG_PCI").value, "y");
 }
 
+TEST_F(MachineFacts, TheListOfSymbolsIsReadWhereThereIsAnNvmeDrive) {
+    tree.write("/proc/kallsyms", "0000 d p2pdma_pgmap_ops");
+    tree.pci("pci0000:00/0000:00:05.0", {gpu_class});
+    const auto told = [&] { return Topology::live(tree.root())->parts().properties.count("kernel_p2pdma"); };
+    EXPECT_EQ(told(), 0U);
+    tree.pci("pci0000:00/0000:00:06.0", {nvme_class, "0x144d"});
+    tree.folder("/sys/devices/pci0000:00/0000:00:06.0/nvme/nvme0");
+    EXPECT_EQ(told(), 1U);
+}
+
 }  // namespace
 }  // namespace sidestep::topology
