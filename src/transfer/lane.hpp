@@ -88,8 +88,8 @@ struct LaneSetup {
     std::span<const ReadyHop> hops = {};    // outlive the lane
     backend::Registration* from = nullptr;  // attached to the first hop's backend; outlives the lane
     backend::Registration* to = nullptr;    // attached to the last hop's backend; null with a sink
-    LaneParts* parts =
-        nullptr;     // then `from` and `to` are null; a hop of several parts at once takes batches
+    // Then `from` and `to` are null. Several parts at once go to engines that take batches.
+    LaneParts* parts = nullptr;
     Sink sink = {};  // where `to` is null: the last hop ends in host memory
     Bytes chunk = 0;
     Bytes phase = 0;                        // of the cursor: a chunk lies as far into a block of its slot

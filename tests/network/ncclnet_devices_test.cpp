@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include "backend/device_trial.hpp"
 #include "driver/fd.hpp"
+#include "tests/network/host_pages.hpp"
 #include "tests/network/ncclnet_rig.hpp"
 
 namespace sidestep::wire {
@@ -20,7 +21,7 @@ using test::NcclNet;
 constexpr Bytes gpu_bytes = Bytes{4} << 20;
 constexpr Bytes all_bytes = gpu_bytes + backend::device_trial_bytes;
 
-struct GpuPages final : backend::DmaBufs {
+struct GpuPages final : test::HostPages {
     explicit GpuPages(bool exports, int gpu = 0) : exports_(exports), gpu_(gpu) {
         EXPECT_EQ(::ftruncate(pages.get(), all_bytes), 0);
         memory = static_cast<char*>(
@@ -35,18 +36,9 @@ struct GpuPages final : backend::DmaBufs {
         const auto give_back = [count = given_back, one = offset < gpu_bytes](const void*) { *count += one; };
         return backend::DmaBuf{pages.get(), offset, std::shared_ptr<const void>(this, give_back)};
     }
-    Result<void> see_writes(const Place&) override { return {}; }
     Result<Allocation> scratch(const Place& gpu, Bytes bytes) override {
         ++trials;
         return Allocation(Buffer::memory(gpu, memory + gpu_bytes, bytes), MemoryKind::device, [] {});
-    }
-    Result<void> copy_in(const Buffer& to, const void* from) override {
-        std::memcpy(to.address(), from, to.size());
-        return {};
-    }
-    Result<void> copy_out(const Buffer& from, void* to) override {
-        std::memcpy(to, from.address(), from.size());
-        return {};
     }
     Buffer part(Bytes offset, Bytes bytes) const { return Buffer::gpu(gpu_, memory + offset, bytes); }
 

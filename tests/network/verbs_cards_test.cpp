@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include "backends/verbs/verbs_engine.hpp"
 #include "tests/contents.hpp"
+#include "tests/network/host_pages.hpp"
 #include "tests/network/target.hpp"
 
 namespace sidestep::wire {
@@ -21,23 +22,14 @@ using backends::verbs::Engine;
 
 using test::one_mib;
 
-struct NoDmaBuf final : backend::DmaBufs {
+struct NoDmaBuf final : test::HostPages {
     Result<backend::DmaBuf> dma_buf(const Buffer&) override {
         return Error{ErrorCode::unsupported, "it has none", "test", {}};
     }
-    Result<void> see_writes(const Place&) override { return {}; }
     Result<Allocation> scratch(const Place& gpu, Bytes bytes) override {
         auto memory = std::make_shared<std::vector<char>>(bytes);
         return Allocation(Buffer::memory(gpu, memory->data(), bytes), MemoryKind::device,
                           [memory]() mutable { memory.reset(); });
-    }
-    Result<void> copy_in(const Buffer& to, const void* from) override {
-        std::memcpy(to.address(), from, to.size());
-        return {};
-    }
-    Result<void> copy_out(const Buffer& from, void* to) override {
-        std::memcpy(to, from.address(), from.size());
-        return {};
     }
 };
 
