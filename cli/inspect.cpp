@@ -1,6 +1,7 @@
 // sidestep inspect CHECKPOINT: the tensors of a checkpoint, without their data; and checksums of its files.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,16 +41,22 @@ Result<void> check_use(const InspectCommand& command) {
 
 Result<ManifestRun> run_manifest(const InspectCommand& command, const Globals& globals,
                                  const Checkpoint& checkpoint, Interrupt& interrupt) {
-    const std::string plan = fmt::format("reading {}: {}", in_words(command.paths), checkpoint.summary());
-    if (auto said = print_plan(globals, plan, checkpoint.bytes()); !said) return said.error();
     const Interrupt::Cancellable cancellable(interrupt);
     Progress progress(!globals.quiet && !globals.json);
+    std::optional<Result<void>> said;
     const auto look = [&](Bytes done, Bytes total) {
+        if (!said) {
+            said = print_plan(
+                globals, fmt::format("reading {}: {}", in_words(command.paths), checkpoint.summary()), total);
+            if (!*said) return false;
+        }
         progress.update(done, total);
         return !interrupt.requested();
     };
-    if (!command.manifest.empty()) return checkpoint.write_manifest(command.manifest, look);
-    return checkpoint.verify_manifest(command.verify_manifest, look);
+    auto run = command.manifest.empty() ? checkpoint.verify_manifest(command.verify_manifest, look)
+                                        : checkpoint.write_manifest(command.manifest, look);
+    if (said && !*said) return said->error();
+    return run;
 }
 
 Result<void> print_manifest(const InspectCommand& command, const Globals& globals,

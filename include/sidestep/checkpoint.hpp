@@ -105,7 +105,7 @@ public:
     // the first tensor that is cut off), ErrorCode::mismatch where it was written to, by its time of writing.
     Result<void> check_file(std::size_t file) const;
 
-    // Called now and then by the thread that waits; returning false ends the work with ErrorCode::cancelled.
+    // Called with 0 before a byte is read, then now and then, by the waiting thread; false ends with cancelled.
     using Progress = std::function<bool(Bytes done, Bytes total)>;
 
     // Reads all files() and writes the checksums of their blocks to `path`, all at once or not at all

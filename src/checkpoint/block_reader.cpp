@@ -38,7 +38,7 @@ public:
 
     Result<ManifestRun> run(const Checkpoint::Progress& progress) {
         const auto begun = std::chrono::steady_clock::now();
-        const bool go_on = read_all(progress);
+        const bool go_on = (!progress || progress(0, total_)) && read_all(progress);
         if (failure_) return failure_->second;
         if (!go_on) return Error{ErrorCode::cancelled, "the reading of the files was stopped", {}, {}};
         ManifestRun done;

@@ -170,6 +170,15 @@ class FirstLine(harness.GroupTest):
             process.communicate(timeout=harness.LIMIT_SECONDS)
             self.assertEqual(process.returncode, INTERRUPTED, words)
 
+    def test_what_is_refused_has_none(self):
+        for words in [["copy", "gpu:0", "gpu:99"], ["copy", "file:a", "file:nowhere/b"],
+                      ["load", "long.safetensors", "--to", "gpu:99"], ["save", "long.safetensors", "nowhere/b.safetensors"],
+                      ["inspect", "long.safetensors", "--manifest", "long.safetensors"],
+                      ["inspect", "long.safetensors", "--manifest", "nowhere/b.json"],
+                      ["inspect", "long.safetensors", "--verify-manifest", "nowhere.json"]]:
+            with self.subTest(words=words):
+                self.refused(harness.USAGE, words[-1].split("/")[0], *words)
+
     def test_memory_is_published_when_it_is_filled(self):
         process = self.start("publish", "gpu:0", "kv", "--size", "16MiB")
         self.assertEqual(process.stdout.readline(), b"filling 16 MiB at gpu:0\n")
