@@ -145,10 +145,10 @@ Result<void> run_load(const Globals& globals, const LoadCommand& command) {
                      std::chrono::milliseconds(1));
     const std::string plan =
         fmt::format("loading {} to {}: {}", in_words(command.paths), command.to, checkpoint->summary());
-    if (auto said = print_plan(globals, plan, checkpoint->bytes()); !said) return said;
     const auto loaded = watch(
         interrupt, !globals.quiet && !globals.json, [&] { return context->load(*checkpoint, *options); },
-        options->verify ? "verifying" : "finishing");
+        options->verify ? "verifying" : "finishing",
+        [&] { return print_plan(globals, plan, checkpoint->bytes()); });
     if (!loaded) return loaded.error();
     if (interrupt.requested()) return Error{ErrorCode::cancelled, "interrupted", {}, {}};
     if (globals.json) return print(json_of(command, *checkpoint, *loaded));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
 
 #include "interrupt.hpp"
@@ -38,22 +39,29 @@ private:
     std::chrono::steady_clock::time_point begun_;
 };
 
-// Waits for the Transfer or Loading that `begin` starts; Ctrl-C cancels it.
-template <typename Begin>
-auto watch(Interrupt& interrupt, bool bar, Begin begin, const char* last = "finishing") {
+inline Result<void> say_nothing() {
+    return {};
+}
+
+// Waits for the Transfer or Loading that `begin` starts; Ctrl-C cancels it. `say` prints the first line, once the work
+// has started: what is refused at once has only its error.
+template <typename Begin, typename Say = Result<void> (*)()>
+auto watch(Interrupt& interrupt, bool bar, Begin begin, const char* last = "finishing",
+           Say say = say_nothing) {
     const Interrupt::Cancellable cancellable(interrupt);
-    Progress progress(bar, last);
     auto running = begin();
-    bool cancelled = false;
-    for (;;) {
-        auto ended = running.wait_for(std::chrono::milliseconds(50));
-        if (ended) return std::move(*ended);
+    auto ended = running.wait_for(std::chrono::milliseconds(0));
+    if (ended && !*ended) return std::move(*ended);
+    if (auto said = say(); !said) return decltype(running.wait())(said.error());
+    Progress progress(bar, last);
+    for (bool cancelled = false; !ended; ended = running.wait_for(std::chrono::milliseconds(50))) {
         if (interrupt.requested() && !cancelled) {
             running.cancel();
             cancelled = true;
         }
         progress.update(running.bytes_done(), running.bytes_total());
     }
+    return std::move(*ended);
 }
 
 }  // namespace sidestep::cli

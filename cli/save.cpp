@@ -235,11 +235,10 @@ Result<void> run_save(const Globals& globals, const SaveCommand& command) {
     for (const TensorToSave& tensor : source->tensors) bytes += tensor.data.size();
     const std::string plan = fmt::format("saving {} of {} to {}", format_bytes(bytes),
                                          in_words(command.sources), command.destination);
-    if (auto said = print_plan(globals, plan, bytes); !said) return said;
     auto receipt = watch(
         interrupt, !globals.quiet && !globals.json,
         [&] { return context->save(source->tensors, *path, options); },
-        options.verify ? "verifying" : "finishing");
+        options.verify ? "verifying" : "finishing", [&] { return print_plan(globals, plan, bytes); });
     if (!receipt) return receipt.error();
     if (source->checkpoint) {
         if (auto same = check_files(*source->checkpoint); !same) return same;

@@ -221,6 +221,8 @@ Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Pr
         SIDESTEP_CHECK(check_here("making checksums"));
         SIDESTEP_CHECK(check_file_names(files));
         SIDESTEP_CHECK(check_manifest_target(path, content_->path, files));
+        // A name that cannot be had is refused before gigabytes are read.
+        SIDESTEP_TRY(auto written, driver::ReplacedFile::begin(path));
         checkpoint::Manifest manifest;
         for (const CheckpointFile& file : files) {
             const std::vector<std::uint64_t> none(checkpoint::block_count(file.size));
@@ -233,7 +235,7 @@ Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Pr
             return {};
         };
         SIDESTEP_TRY(const ManifestRun run, checkpoint::read_blocks(files, visit, progress));
-        SIDESTEP_CHECK(checkpoint::write_manifest(manifest, path));
+        SIDESTEP_CHECK(checkpoint::write_manifest(manifest, written, path));
         return run;
     });
 }

@@ -2,7 +2,6 @@
 
 #include "base/try.hpp"
 #include "checkpoint/files_reader.hpp"
-#include "driver/replaced_file.hpp"
 
 namespace sidestep::checkpoint {
 namespace {
@@ -17,9 +16,8 @@ Result<Manifest> read_manifest(const std::string& path) {
     return parse_manifest(text, path);
 }
 
-Result<void> write_manifest(const Manifest& manifest, const std::string& path) {
+Result<void> write_manifest(const Manifest& manifest, driver::ReplacedFile& file, const std::string& path) {
     const std::string text = to_json(manifest);
-    SIDESTEP_TRY(auto file, driver::ReplacedFile::begin(path));
     SIDESTEP_CHECK(driver::write_range(file.fd(), 0, text.data(), text.size(), path));
     return file.commit(false);
 }
