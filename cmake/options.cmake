@@ -1,7 +1,7 @@
 # What a user may choose, and the compiler settings of every target.
 option(SIDESTEP_TESTS "Build the tests" ON)
 option(SIDESTEP_WERROR "Treat warnings as errors" OFF)
-option(SIDESTEP_UNITY "Compile up to sixteen files of a library or a command as one: most of a file's time goes into reading \
+option(SIDESTEP_UNITY "Compile up to 32 files of a library or a command as one: most of a file's time goes into reading \
 the same headers again. OFF: each by itself, for work on a single file" ON)
 set(SIDESTEP_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where the toolkit is found), ON or OFF")
 set(SIDESTEP_PYTHON AUTO CACHE STRING "Build the Python package: AUTO (where Python 3.9 and pybind11 are found), ON or OFF")
@@ -48,12 +48,12 @@ if(SIDESTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     list(APPEND CMAKE_CXX_COMPILER_LAUNCHER ${SIDESTEP_CCACHE})
 endif()
 
-# sidestep_compile_together(TARGET): up to sixteen of its files are compiled as one, unless SIDESTEP_UNITY is off. They are included
+# sidestep_compile_together(TARGET): up to 32 of its files are compiled as one, unless SIDESTEP_UNITY is off. They are included
 # by their whole paths: with the map, objects that name them (asserts, debug information) are the same in every clone, and the
 # compiler cache of one serves another. The warning takes an included file for a header that others include too.
 function(sidestep_compile_together target)
     if(SIDESTEP_UNITY)
-        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 32)
         target_compile_options(${target} PRIVATE -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=
                                                  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
         set_property(GLOBAL APPEND PROPERTY SIDESTEP_COMPILED_TOGETHER ${target})

@@ -51,7 +51,7 @@ struct Span {
 // verification reads a file before it gets its name.
 class Registration {
 public:
-    explicit Registration(Buffer buffer) : buffer_(std::move(buffer)) {}
+    explicit Registration(const Buffer& buffer) : buffer_(buffer) {}
     virtual ~Registration() = default;
     Registration(const Registration&) = delete;
     Registration& operator=(const Registration&) = delete;

@@ -60,7 +60,7 @@ Error no_such_node(const Topology& topology, const Place& place) {
 // much as a small copy.
 Result<Description> describe_end(const backend::Registry& registry, const Buffer& buffer, bool other_is_gpu) {
     if (buffer.place().is_host() && buffer.place().node().empty() && !other_is_gpu)
-        return Description{buffer.place(), MemoryKind::pageable, buffer.size(), 0};
+        return Description{Place::host(), MemoryKind::pageable, buffer.size(), 0};
     return describe(registry, buffer);
 }
 

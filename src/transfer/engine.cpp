@@ -165,6 +165,7 @@ void Engine::let_go(Activity& job) {
     if (owner_.forked()) return;
     job.hand_over(false);
     // The buffers may go now.
+    if (!job.touches_buffers()) return;
     for (Rest rest; job.touches_buffers();) {
         const Round round = go_on(job);
         if (job.touches_buffers()) rest.after(round, *machine_->lookout);

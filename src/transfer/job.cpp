@@ -149,6 +149,7 @@ private:
     Result<void> attach_ends() {
         const bool files = ends_.from.place().is_file() && ends_.to.whole_file();
         std::optional<std::vector<Cursor::Span>> extents;
+        attached_.reserve(2 * plan_->lanes.size());
         for (const auto& hops : plan_->lanes) {
             SIDESTEP_TRY(const Registration* const from, attach(hops.front().backend, Access::read));
             if (files && !extents) extents = from->extents();

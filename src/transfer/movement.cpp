@@ -65,7 +65,7 @@ void Movement::begin_moving(const Result<void>& prepared, bool may_block) {
     }
     if (state_ == State::opening) state_ = State::moving;
     last_move_ = Clock::now();  // neither opening files nor pinning staging memory is a stall
-    advance(may_block);
+    advance(may_block, last_move_);
 }
 
 bool Movement::step(bool may_block) {
@@ -132,10 +132,10 @@ void Movement::cancel() {
     lookout_->ring();
 }
 
-bool Movement::advance(bool may_block) {
+bool Movement::advance(bool may_block, Clock::time_point now) {
     if (state_ == State::ended && drained()) return false;
     give_up_abandoned();
-    if (state_ < State::draining) watch(Clock::now());
+    if (state_ < State::draining) watch(now);
     if (state_ == State::opening) {
         const auto prepared = call_.take();
         if (prepared) begin_moving(*prepared, may_block);
@@ -146,7 +146,7 @@ bool Movement::advance(bool may_block) {
     if (state_ == State::moving || state_ == State::verifying) moved = go_on(may_block);
     if (state_ == State::committing) moved |= commit(may_block);
     if (state_ >= State::draining && !drained()) moved |= drain(may_block);
-    if (moved) last_move_ = Clock::now();
+    if (moved && state_ < State::draining) last_move_ = Clock::now();
     return moved;
 }
 
@@ -214,13 +214,13 @@ void Movement::watch(Clock::time_point now) {
 bool Movement::commit(bool may_block) {
     if (!sealing_) {
         if (writes_files_ && !may_block && aside() == nullptr) return false;
-        sealing_ = Clock::now();
+        sealing_ = writes_files_ ? seconds_since_start() : 0;
         call_.make(
             writes_files_ ? aside() : nullptr, [this] { return make_final(); }, std::chrono::nanoseconds(0));
     }
     const auto made_final = call_.take();
     if (!made_final) return false;
-    if (writes_files_) receipt_.seconds += std::chrono::duration<double>(Clock::now() - *sealing_).count();
+    if (writes_files_) receipt_.seconds += seconds_since_start() - *sealing_;
     if (!*made_final)
         fail(made_final->error());
     else
@@ -276,7 +276,7 @@ bool Movement::drain(bool may_block) {
 void Movement::end() {
     state_ = State::ended;
     if (!finished()) {
-        ended_at_ = Clock::now();
+        if (on_stream_) ended_at_ = Clock::now();
         if (failure_)
             result_.emplace(*failure_);
         else

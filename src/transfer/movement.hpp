@@ -120,7 +120,7 @@ protected:
     void begin_moving(const Result<void>& prepared, bool may_block);
     // The same again, beside what drives, where nothing is in flight.
     void open_again(base::BlockingCall::Work prepare);
-    bool advance(bool may_block);
+    bool advance(bool may_block) { return advance(may_block, Clock::now()); }
     // Where two nodes do not reach each other any more, the rest goes by another plan, once: what fails again fails for good.
     bool may_detour(const Ends& ends) const {
         return !on_detour_ && !ends.from.place().node().empty() && !ends.to.place().node().empty();
@@ -182,6 +182,7 @@ private:
     void abandoned(Error error) final;
     void give_up_abandoned();
     bool advance_locked(bool may_block, std::unique_lock<std::mutex> lock);
+    bool advance(bool may_block, Clock::time_point now);
     void set_wake();
     std::chrono::milliseconds asking() const;
     bool stalls() const;
@@ -198,8 +199,8 @@ private:
     bool hurried_ = false;  // what is in flight is not waited for any more than the grace
     bool handed_over_ = false;
     Clock::time_point drain_since_;
-    std::optional<Clock::time_point> sealing_;  // since when the targets are made final
-    Clock::time_point ended_at_;
+    std::optional<double> sealing_;  // since when the targets are made final, in seconds since the start
+    Clock::time_point ended_at_;     // with a place on a stream
     Clock::time_point next_wake_;
     std::atomic<bool> news_{false};  // a piece has ended that nobody has looked at yet
     std::atomic<bool> is_abandoned_{false};

@@ -9,13 +9,13 @@ namespace {
 
 // Whether the plan for a request serves this copy too.
 bool serves(const route::Request& request, const Ends& ends, const CopyOptions& options,
-            const std::vector<Bytes>& relay_memory) {
+            const StagingPool& pool) {
     return std::bit_width(request.bytes) == std::bit_width(ends.bytes) &&
            request.from.memory == ends.from_memory && request.to.memory == ends.to_memory &&
            request.require == options.require && request.prefer == options.prefer &&
            request.lanes == options.lanes && request.max_staging == options.max_staging &&
-           request.relay_memory == relay_memory && request.from.place == ends.from.place() &&
-           request.to.place == ends.to.place();
+           request.from.place == ends.from.place() && request.to.place == ends.to.place() &&
+           pool.has_relay_limits(request.relay_memory);
 }
 
 }  // namespace
@@ -26,13 +26,11 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
 
 Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options,
                                                     const std::vector<Objection>& against) {
-    std::vector<Bytes> relay_memory = pool_.relay_limits();
     const bool keep = !touches_file(ends);
     if (keep) {
         std::lock_guard lock(mutex_);
         for (const Kept& kept : kept_)
-            if (serves(kept.request, ends, options, relay_memory) && kept.against == against)
-                return kept.plan;
+            if (serves(kept.request, ends, options, pool_) && kept.against == against) return kept.plan;
     }
     const route::Request request{{ends.from.place(), ends.from_memory},
                                  {ends.to.place(), ends.to_memory},
@@ -41,7 +39,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
                                  options.prefer,
                                  options.max_staging,
                                  options.lanes,
-                                 std::move(relay_memory)};
+                                 pool_.relay_limits()};
     SIDESTEP_TRY(auto plan, against.empty() ? make(request, registry_.offers())
                                             : make(request, with(registry_.offers(), against)));
     if (!keep) return plan;

@@ -9,7 +9,10 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
                                                                   const backend::AttachOptions& options) {
     const std::uint64_t identity = options.identity;
     const Place& place = buffer.place();
-    const bool keep = identity != 0 && !place.is_file();
+    if (identity == 0 || place.is_file()) {
+        SIDESTEP_TRY(auto attached, backend.attach(buffer, options));
+        return std::shared_ptr<backend::Registration>(std::move(attached));
+    }
     const Key key{reinterpret_cast<std::uintptr_t>(buffer.address()),
                   buffer.size(),
                   &backend,
@@ -18,7 +21,7 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
                   place.kind(),
                   place.index(),
                   place.node()};
-    if (keep) {
+    {
         std::lock_guard lock(mutex_);
         const auto found = by_key_.find(key);
         if (found != by_key_.end() && found->second->identity == identity) {
@@ -28,7 +31,6 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
     }
     SIDESTEP_TRY(auto attached, backend.attach(buffer, options));
     std::shared_ptr<backend::Registration> registration = std::move(attached);
-    if (!keep) return registration;
     std::lock_guard lock(mutex_);
     if (const auto found = by_key_.find(key); found != by_key_.end()) {
         order_.erase(found->second);

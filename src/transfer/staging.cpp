@@ -204,16 +204,25 @@ void StagingPool::set_relay_limit(int gpu, Bytes bytes) {
 
 Bytes StagingPool::relay_limit(int gpu) const {
     std::lock_guard lock(mutex_);
-    const auto found = relays_.find(gpu);
-    return found != relays_.end() ? found->second.limit : default_relay_limit;
+    return limit_of(gpu);
 }
 
 std::vector<Bytes> StagingPool::relay_limits() const {
-    std::vector<Bytes> limits(static_cast<std::size_t>(gpus_), default_relay_limit);
+    std::vector<Bytes> limits;
     std::lock_guard lock(mutex_);
-    for (const auto& [gpu, relay] : relays_)
-        if (gpu < gpus_) limits[static_cast<std::size_t>(gpu)] = relay.limit;
+    for (int gpu = 0; gpu < gpus_; ++gpu) limits.push_back(limit_of(gpu));
     return limits;
+}
+
+bool StagingPool::has_relay_limits(const std::vector<Bytes>& limits) const {
+    std::lock_guard lock(mutex_);
+    int gpu = 0;
+    return std::ranges::all_of(limits, [&](Bytes limit) { return limit == limit_of(gpu++); });
+}
+
+Bytes StagingPool::limit_of(int gpu) const {
+    const auto found = relays_.find(gpu);
+    return found != relays_.end() ? found->second.limit : default_relay_limit;
 }
 
 Bytes StagingPool::relay_bytes(int gpu) const {

@@ -75,8 +75,9 @@ public:
     // given back; idle blocks beyond it are freed now. May block.
     void set_relay_limit(int gpu, Bytes bytes);
     Bytes relay_limit(int gpu) const;
-    // One for each GPU of the machine.
+    // One for each GPU of the machine, and whether these are they.
     std::vector<Bytes> relay_limits() const;
+    bool has_relay_limits(const std::vector<Bytes>& limits) const;
     // What this pool holds of a GPU's memory now: leased, idle or waiting to be freed.
     Bytes relay_bytes(int gpu) const;
 
@@ -106,6 +107,7 @@ private:
     bool grow(const Place& place, Bytes size);
 
     // With the mutex held.
+    Bytes limit_of(int gpu) const;
     StagingLease lease_of(const Place& asked, Allocation block);
     std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max);
     void drop_idle(std::optional<int> gpu, Bytes max);
