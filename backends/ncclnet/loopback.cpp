@@ -1,5 +1,6 @@
 #include "backends/ncclnet/loopback.hpp"
 
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@ namespace sidestep::backends::ncclnet {
 class Loopbacks::Loop final : public Bulk::Owner {
 public:
     void begin(Bulk& bulk, Bulk::Piece from, Bulk::Piece into, std::shared_ptr<Outcome> outcome) {
+        if (failure_) return outcome->tell(*failure_);
         bulk_ = &bulk;
         from_ = std::move(from);
         outcome_ = std::move(outcome);
@@ -20,7 +22,10 @@ public:
     void waits_for(std::uint16_t) override { bulk_->send(std::move(from_)); }
     void came(std::uint16_t) override { tell({}); }
     void gone(std::uint16_t) override {}
-    void failed(Error why) override { tell(std::move(why)); }
+    void failed(Error why) override {
+        failure_ = why;
+        tell(std::move(why));
+    }
 
 private:
     void tell(Result<void> what) {
@@ -30,6 +35,7 @@ private:
     Bulk* bulk_ = nullptr;  // outlives what is under way
     Bulk::Piece from_;
     std::shared_ptr<Outcome> outcome_;
+    std::optional<Error> failure_;  // of the connection, after which it says nothing more
 };
 
 Result<void> Loopbacks::take(const std::shared_ptr<const Range>& range) {

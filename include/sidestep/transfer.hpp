@@ -38,8 +38,10 @@ public:
     // The result if the copy has ended, nothing otherwise. Never blocks.
     std::optional<Result<Receipt>> poll();
 
-    // Blocks until the copy has ended. The deadline and stall limit of the copy's options bound it.
-    Result<Receipt> wait();
+    // Blocks until the copy has ended. The deadline and stall limit of the copy's options bound it. From a temporary, as in
+    // context.copy(from, to).wait(), the receipt is moved out and not copied.
+    Result<Receipt> wait() &;
+    Result<Receipt> wait() &&;
 
     // Blocks for at most `limit`, and never less than 1 ms; nothing if the copy is still running then. It goes
     // on.

@@ -36,17 +36,19 @@ Result<void> try_device(const DeviceTrial& trial, DmaBufs& gpus, const Buffer& s
 }
 
 Result<void> DeviceTrials::once(int way, const Place& gpu, std::string_view who,
-                                const std::function<Result<void>()>& attempt) {
+                                const std::function<Result<void>()>& attempt, Clock::time_point now) {
     const std::lock_guard lock(mutex_);
-    const auto [known, first] = done_.try_emplace({way, gpu});
-    if (!first && (*known).second.ok()) return {};
-    if (!first && known->second.error().code == ErrorCode::mismatch) return known->second;
+    const auto [found, first] = done_.try_emplace({way, gpu});
+    Outcome& known = found->second;
+    if (!first && now < known.holds_until) return known.result;
     auto done = attempt();
-    const bool said = !first && !done && known->second.error().message == done.error().message;
+    const bool for_good = done || done.error().code == ErrorCode::mismatch;
+    known.holds_until = for_good ? Clock::time_point::max() : now + holds_for;
+    const bool said = !first && !done && known.result.error().message == done.error().message;
     if (!done && !said)
         base::log(base::LogLevel::warn, fmt::format("memory of {} is not trusted to {}: {}", gpu.to_string(),
                                                     who, done.error().to_string()));
-    return known->second = std::move(done);
+    return known.result = std::move(done);
 }
 
 }  // namespace sidestep::backend

@@ -2,6 +2,7 @@
 // bytes then go elsewhere: a switch that turns them around, a driver of another version.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -28,16 +29,24 @@ struct DeviceTrial {
 Result<void> try_device(const DeviceTrial& trial, DmaBufs& gpus, const Buffer& scratch);
 
 // What came of trials, by how a GPU's memory is reached. Whether bytes arrive unhurt is asked once; what kept them from being
-// sent may be over. Any thread.
+// sent may be over after a while. Any thread.
 class DeviceTrials {
 public:
+    using Clock = std::chrono::steady_clock;
+    // A trial that sends nothing may take seconds, and memory is registered piece by piece.
+    static constexpr std::chrono::seconds holds_for{10};
+
     // `who`: to whom memory that fails is not trusted, for the log.
     Result<void> once(int way, const Place& gpu, std::string_view who,
-                      const std::function<Result<void>()>& attempt);
+                      const std::function<Result<void>()>& attempt, Clock::time_point now = Clock::now());
 
 private:
+    struct Outcome {
+        Result<void> result;
+        Clock::time_point holds_until;
+    };
     std::mutex mutex_;  // held during a trial; guards what follows
-    std::map<std::pair<int, Place>, Result<void>> done_;
+    std::map<std::pair<int, Place>, Outcome> done_;
 };
 
 }  // namespace sidestep::backend

@@ -58,7 +58,7 @@ public:
     bool touches_buffers() const { return touches_buffers_.load(std::memory_order_acquire); }
 
     // Only once finished() is true.
-    const Result<Receipt>& result() const { return *result_; }
+    Result<Receipt>& result() { return *result_; }
 
     Bytes bytes_done() const { return done_.load(std::memory_order_relaxed); }
     Bytes bytes_total() const { return total_.load(std::memory_order_relaxed); }

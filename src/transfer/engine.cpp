@@ -156,7 +156,7 @@ bool Engine::poll(const std::shared_ptr<Activity>& job) {
     return true;
 }
 
-Result<Receipt> Engine::take(Activity& job) {
+Result<Receipt>& Engine::take(Activity& job) {
     if (!owner_.forked()) job.hand_over(true);
     return job.result();
 }

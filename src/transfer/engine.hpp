@@ -54,7 +54,7 @@ public:
     // Looks once, without blocking; answers whether it has a result.
     bool poll(const std::shared_ptr<Activity>& job);
     // Hands out the result of one that has ended.
-    Result<Receipt> take(Activity& job);
+    Result<Receipt>& take(Activity& job);
     // No caller will ask for it any more.
     void let_go(Activity& job);
 

@@ -40,9 +40,14 @@ std::optional<Result<Receipt>> Transfer::poll() {
     return engine_->take(*activity_);
 }
 
-Result<Receipt> Transfer::wait() {
+Result<Receipt> Transfer::wait() & {
     engine_->wait(activity_, std::chrono::nanoseconds(0));
     return engine_->take(*activity_);
+}
+
+Result<Receipt> Transfer::wait() && {
+    engine_->wait(activity_, std::chrono::nanoseconds(0));
+    return std::move(engine_->take(*activity_));
 }
 
 std::optional<Result<Receipt>> Transfer::wait_for(std::chrono::milliseconds limit) {
@@ -116,7 +121,7 @@ bool TransferAwaiter::await_suspend(std::coroutine_handle<> frame) {
 }
 
 Result<Receipt> TransferAwaiter::await_resume() {
-    return transfer_.wait();
+    return std::move(transfer_).wait();
 }
 
 }  // namespace sidestep
