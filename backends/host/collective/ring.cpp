@@ -8,7 +8,6 @@
 namespace sidestep::backends::host {
 namespace {
 
-using protocol::CollectiveTask;
 using protocol::Combine;
 using protocol::ring_slots;
 using protocol::Slice;
@@ -30,20 +29,20 @@ struct RingFlow {
 
 class RingTask : RankTask {
 public:
-    RingTask(RankState& state, const CollectiveTask& task)
-        : RankTask(state, task), piece_elements_(protocol::ring_piece_elements(task, state.ranks)) {
+    explicit RingTask(RankState& state)
+        : RankTask(state), piece_elements_(protocol::ring_piece_elements(task_, state.ranks)) {
         scratch_.resize(piece_elements_ * size_);
     }
 
     bool run() {
-        if (!copy_local(state_, task_)) return false;
-        if (!exchange(state_, task_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
+        if (!copy_local()) return false;
+        if (!exchange(state_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
             return false;
         for (unsigned block = 0; block < task_.blocks; ++block) {
             add(task_.combine == Combine::none ? Way::around : Way::up, block);
             if (task_.combine != Combine::none && !last()) add(Way::down, block);
         }
-        return move_in_turns(state_, task_, flows_, [this](RingFlow& flow) { return step(flow); });
+        return move_in_turns(state_, flows_, [this](RingFlow& flow) { return step(flow); });
     }
 
 private:
@@ -57,11 +56,8 @@ private:
         flows_.push_back(flow);
     }
 
-    Part share(const RingFlow& flow, unsigned slice) const {
-        return share_of_slice(task_, slice, flow.block, task_.blocks);
-    }
     std::uint64_t pieces_of(const RingFlow& flow, unsigned slice) const {
-        return share(flow, slice).pieces(piece_elements_);
+        return share(slice, flow.block, task_.blocks).pieces(piece_elements_);
     }
 
     std::uint64_t max_pieces(const RingFlow& flow) const {
@@ -166,7 +162,7 @@ private:
     // `in`: what came, null where it begins here; `out`: the neighbour's slot, null where it ends here.
     void carry(const RingFlow& flow, const char* in, char* out) {
         const Slice& slice = task_.slices[flow.slice];
-        const Part part_here = share(flow, flow.slice).piece(flow.piece, piece_elements_);
+        const Part part_here = share(flow.slice, flow.block, task_.blocks).piece(flow.piece, piece_elements_);
         const std::uint64_t bytes = part_here.count * size_;
         const char* const own = part(task_.send, (slice.source_offset + part_here.begin) * size_, bytes);
         char* const recv =
@@ -195,8 +191,8 @@ private:
 
 }  // namespace
 
-bool run_ring(RankState& state, const CollectiveTask& task) {
-    return RingTask(state, task).run();
+bool run_ring(RankState& state) {
+    return RingTask(state).run();
 }
 
 }  // namespace sidestep::backends::host
