@@ -43,12 +43,6 @@ void merge_adjacent(std::vector<Run>& runs) {
     if (!runs.empty()) runs.resize(last + 1);
 }
 
-// The first byte in which the two differ; nothing where they are equal.
-std::optional<Bytes> first_difference(const char* a, const char* b, Bytes bytes) {
-    if (std::memcmp(a, b, bytes) == 0) return std::nullopt;
-    return static_cast<Bytes>(std::mismatch(a, a + bytes, b).first - a);
-}
-
 }  // namespace
 
 SpreadChunk::SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, std::vector<std::size_t> slots)
@@ -110,15 +104,6 @@ Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached
 Result<bool> SpreadChunk::step() {
     SIDESTEP_TRY(bool moved, step_parts());
     while (!stopped_ && !ended() && parts_.empty()) {
-        if (looking_) {
-            if (!looking_->over()) return moved;
-            const Result<void> seen = looking_->result();
-            looking_.reset();
-            if (!seen) {
-                stop();
-                return seen.error();
-            }
-        }
         const auto next = next_phase();
         if (!next) {
             stop();
@@ -187,6 +172,12 @@ void SpreadChunk::add_part(const ReadyHop& mover, const MoveSide& from, const Mo
 }
 
 Result<bool> SpreadChunk::next_phase() {
+    if (looking_) {
+        if (!looking_->over()) return false;
+        const Result<void> seen = looking_->result();
+        looking_.reset();
+        SIDESTEP_CHECK(seen);
+    }
     switch (phase_) {
         case Phase::waiting:
             SIDESTEP_CHECK(collect());
@@ -349,16 +340,17 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
     const auto compare = [this, file, memory, which = checked_]() -> Result<void> {
         for (const auto* runs : {&own_[which], &shared_})
             for (const Run& run : *runs) {
-                const Bytes at = run.file_offset - cell_.begin;
-                const auto differs = first_difference(file + at, memory + at, run.size);
-                if (!differs) continue;
+                const char* const read = file + (run.file_offset - cell_.begin);
+                const char* const there = memory + (run.file_offset - cell_.begin);
+                if (std::memcmp(read, there, run.size) == 0) continue;
+                const auto differs = std::mismatch(read, read + run.size, there).first - read;
                 const Place& place =
                     work_.loads() ? work_.ends[which].place : work_.spread.memories[run.memory].place();
                 const std::string where = place.to_string();
                 return place_error(
                     {ErrorCode::mismatch, fmt::format("{} and the file differ", where), "verify",
                      "copy again; if it happens twice, suspect the memory or the path"},
-                    run.file_offset + *differs, where);
+                    run.file_offset + static_cast<Bytes>(differs), where);
             }
         return {};
     };
