@@ -206,19 +206,15 @@ public:
 
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override {
-        using Attached = std::unique_ptr<backend::Registration>;
         const Place& place = buffer.place();
-        if (place.is_file()) {
-            SIDESTEP_TRY(auto file, DirectFile::open(buffer, options, options_.any_file));
-            return Attached(std::move(file));
-        }
+        if (place.is_file()) return DirectFile::open(buffer, options, options_.any_file);
         if (!place.is_host() && !place.is_p2pmem()) return backend::cannot_reach(buffer, name());
         SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
         if (place.is_p2pmem()) {
             // A wrong address would be written to by a drive.
             SIDESTEP_CHECK(describe(buffer));
         }
-        return Attached(std::make_unique<backend::Registration>(buffer));
+        return std::make_unique<backend::Registration>(buffer);
     }
 
     Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
@@ -231,7 +227,11 @@ public:
                                      from.place().to_string(), to.place().to_string()),
                          "p2pmem backend"};
         SIDESTEP_CHECK(backend::check_within(piece));
-        if (from.place().is_file() || to.place().is_file()) return start_file(piece, flight);
+        if (from.place().is_file() || to.place().is_file()) {
+            SIDESTEP_TRY(const DirectRange range,
+                         (backend::file_piece<DirectFile, backend::Registration>(piece, name())));
+            return drive_.start([range] { return range.file->move(range); }, flight);
+        }
         // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
         const auto copy = [target = static_cast<char*>(to.address()) + piece.to_offset,
                            source = static_cast<const char*>(from.address()) + piece.from_offset,
@@ -269,12 +269,6 @@ private:
         const int number = driver::try_direct_read(drive, map->address(), page);
         if (is_refusal(number)) return refusal(number, drive, memory.to_string());
         return Support::yes({});
-    }
-
-    Result<backend::Progress> start_file(const backend::Piece& piece, backend::Flight& flight) {
-        SIDESTEP_TRY(const DirectRange range,
-                     (backend::file_piece<DirectFile, backend::Registration>(piece, name())));
-        return drive_.start([range] { return range.file->move(range); }, flight);
     }
 
     const P2pmemOptions options_;
