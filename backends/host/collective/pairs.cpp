@@ -112,17 +112,20 @@ private:
         return flow.staged ? push_staged(flow) : push_direct(flow);
     }
 
-    // Whether the receiver's line is there, and what it says.
-    bool hear(const PairFlow& flow, Line& line) const {
+    // What the receiver's line says, once it is there: whether it runs the same and expects as many bytes.
+    Step hear(const PairFlow& flow, Line& line) {
         const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
-        return load_line(state_.arena + state_.layout.post(number, flow.block, flow.peer),
-                         protocol::packet_flag(number), line);
+        const char* const post = state_.arena + state_.layout.post(number, flow.block, flow.peer);
+        if (!load_line(post, protocol::packet_flag(number), line)) return Step::waits;
+        if (!runs_the_same(flow, line.signature)) return Step::gave_up;
+        if (line.second == flow.total) return Step::moved;
+        give_up_of_size(flow.peer, flow.total, line.second);
+        return Step::gave_up;
     }
 
     Step open_send(PairFlow& flow) {
         Line line;
-        if (!hear(flow, line)) return Step::waits;
-        if (!agrees(flow, line)) return Step::gave_up;
+        if (const Step heard = hear(flow, line); heard != Step::moved) return heard;
         const Token token = to_token(line.first);
         flow.staged = token.slot == Token::unreachable;
         if (!flow.staged) {
@@ -151,8 +154,7 @@ private:
             return Step::moved;
         }
         Line line;
-        if (!hear(flow, line)) return Step::waits;
-        if (!agrees(flow, line)) return Step::gave_up;
+        if (const Step heard = hear(flow, line); heard != Step::moved) return heard;
         sent += 1;
         return Step::ended;
     }
@@ -193,12 +195,6 @@ private:
 
     bool runs_the_same(const PairFlow& flow, std::uint64_t signature) {
         return signature == task_.signature || state_.give_up_of_mismatch(flow.peer, signature);
-    }
-
-    // The sender does: whether the receiver runs the same and expects as many bytes.
-    bool agrees(const PairFlow& flow, const Line& line) {
-        if (!runs_the_same(flow, line.signature)) return false;
-        return line.second == flow.total || give_up_of_size(flow.peer, flow.total, line.second);
     }
 
     Step push_direct(PairFlow& flow) {

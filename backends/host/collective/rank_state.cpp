@@ -30,14 +30,6 @@ bool RankState::copy(char* to, const char* from, std::uint64_t bytes) {
     return true;
 }
 
-void rest(unsigned looks) {
-    if (looks < looks_before_sleep) {
-        std::this_thread::yield();
-    } else {
-        std::this_thread::sleep_for(nap);
-    }
-}
-
 FaultKind Wait::check(const StopSign& stop) {
     if (stop.aborted()) return FaultKind::aborted;
     const auto now = std::chrono::steady_clock::now();
@@ -50,7 +42,8 @@ FaultKind Wait::check(const StopSign& stop) {
 
 FaultKind Wait::pause(const StopSign& stop) {
     const FaultKind why = check(stop);
-    if (why == FaultKind::none) rest(looks_);
+    if (why != FaultKind::none) return why;
+    looks_ < looks_before_sleep ? std::this_thread::yield() : std::this_thread::sleep_for(nap);
     return why;
 }
 

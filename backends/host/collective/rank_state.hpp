@@ -92,7 +92,8 @@ struct RankState {
 // One wait for another rank. Several ranks share few processors: whoever waits lets the others go first.
 class Wait {
 public:
-    // After a look that found nothing: gives the processor away. Anything but `none`: no use waiting on.
+    // After a look that found nothing: gives the processor away, for longer the more of them there were. Anything but `none`:
+    // no use waiting on.
     protocol::FaultKind pause(const StopSign& stop);
     // The same without giving the processor away, for one of many waits.
     protocol::FaultKind check(const StopSign& stop);
@@ -102,9 +103,6 @@ private:
     unsigned looks_ = 0;
     std::chrono::steady_clock::time_point since_;
 };
-
-// Gives the processor away, for longer the more looks found nothing.
-void rest(unsigned looks);
 
 // Waits until `ready(r)` says so for every other rank r; false: the task gave up. A `ready` that gives up
 // itself ends the wait too.
@@ -159,7 +157,7 @@ enum class Step { waits, moved, ended, gave_up };
 // the task gave up.
 template <typename Flow, typename Take>
 bool move_in_turns(RankState& state, std::vector<Flow>& flows, Take take) {
-    for (unsigned idle_rounds = 0; !flows.empty();) {
+    for (Wait idle; !flows.empty();) {
         bool moved = false;
         for (std::size_t i = 0; i < flows.size();) {
             Flow& flow = flows[i];
@@ -180,8 +178,7 @@ bool move_in_turns(RankState& state, std::vector<Flow>& flows, Take take) {
                 ++i;
             }
         }
-        idle_rounds = moved ? 0 : std::min(idle_rounds + 1, 1u << 20);
-        if (!moved) rest(idle_rounds);
+        moved ? idle.restart() : static_cast<void>(idle.pause(state.stop));
     }
     return true;
 }
