@@ -61,14 +61,8 @@ Result<void> FileRegistration::make_room(bool maps) {
 }
 
 FileRegistration::Wish FileRegistration::wish(bool write) const {
-    switch (options_.page_cache) {
-        case PageCache::use:
-            return Wish::cache;
-        case PageCache::bypass:
-            return Wish::around;
-        case PageCache::automatic:
-            break;
-    }
+    if (options_.page_cache == PageCache::use) return Wish::cache;
+    if (options_.page_cache == PageCache::bypass) return Wish::around;
     if (!write) return Wish::cheaper;
     // What is to be on the device in the end gains nothing from lying in the page cache on the way.
     return options_.sync_file ? Wish::around : Wish::cache;
