@@ -1,6 +1,7 @@
 #include "transfer/spread_work.hpp"
 
 #include <bit>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -328,11 +329,8 @@ std::vector<backend::Backend*> SpreadWork::file_backends() const {
 }
 
 std::size_t SpreadWork::owner_of(const std::vector<std::size_t>& group) const {
-    return *std::ranges::min_element(group, [&](std::size_t a, std::size_t b) {
-        if (way.direct[a] != way.direct[b]) return static_cast<bool>(way.direct[a]);
-        const Share& x = shares_[a];
-        const Share& y = shares_[b];
-        return x.outstanding != y.outstanding ? x.outstanding < y.outstanding : x.carried < y.carried;
+    return *std::ranges::min_element(group, {}, [&](std::size_t lane) {
+        return std::tuple(!way.direct[lane], shares_[lane].outstanding, shares_[lane].carried);
     });
 }
 
