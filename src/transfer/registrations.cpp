@@ -28,10 +28,7 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
     std::shared_ptr<backend::Registration> registration = std::move(attached);
     if (!keep) return registration;
     std::lock_guard lock(mutex_);
-    if (const auto found = by_key_.find(key); found != by_key_.end()) {
-        order_.erase(found->second);
-        by_key_.erase(found);
-    }
+    if (const auto found = by_key_.find(key); found != by_key_.end()) order_.erase(found->second);
     order_.push_front({key, identity, registration});
     by_key_[key] = order_.begin();
     if (order_.size() > max_kept) {

@@ -29,8 +29,6 @@ SharedMemory::SharedMemory(const backend::Registry& registry, std::string folder
     : registry_(registry), folder_(std::move(folder)), importer_([this] { forget(ended); }) {}
 
 Result<Import> SharedMemory::import(const Buffer& shared, std::chrono::milliseconds limit) {
-    if (!shared.place().is_shared())
-        return Error{ErrorCode::internal, "the place is none of published memory", shared.to_string()};
     if (limit.count() <= 0 || limit > answer_limit) limit = answer_limit;
     SIDESTEP_TRY(Import whole, find(shared.place().path(), limit));
     const Bytes all = whole.buffer.size();

@@ -30,7 +30,7 @@ public:
     // `folder` as ContextOptions::peer_folder, looked at with the first import.
     SharedMemory(const backend::Registry& registry, std::string folder);
 
-    // The memory that a buffer at a shared place names. `limit` (zero: answer_limit, which bounds it in any
+    // The memory that a buffer names, whose place is a shared one. `limit` (zero: answer_limit, which bounds it in any
     // case) bounds the wait for the publisher. not_found where nothing is published under the name,
     // invalid_argument where the buffer reaches past it.
     Result<Import> import(const Buffer& shared, std::chrono::milliseconds limit = {});
