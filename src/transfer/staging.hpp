@@ -21,9 +21,8 @@ using StagingLease = Allocation;
 // Pinning memory costs far more than copying through it, so what was pinned is kept and used again. Safe to
 // use from several threads.
 //
-// Pinned host memory comes from slabs: each is pinned with one call and stays so while the pool lives. A
-// node's first slab has 32 MiB, each further one as much as the node has by then, up to 256 MiB, until the
-// node's bound is reached. Whatever fits no slab gets a block of its own.
+// Pinned host memory comes from slabs: each is pinned with one call and stays so while the pool lives. A further one has as
+// much as its node has by then. Whatever fits no slab gets a block of its own.
 //
 // Memory of GPUs (relays) is bounded for each GPU, counting leased and idle blocks.
 //
