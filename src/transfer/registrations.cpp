@@ -15,7 +15,9 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
                   &backend,
                   options.access,
                   buffer.read_only(),
-                  place};
+                  place.kind(),
+                  place.index(),
+                  place.node()};
     if (keep) {
         std::lock_guard lock(mutex_);
         const auto found = by_key_.find(key);
@@ -28,7 +30,10 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
     std::shared_ptr<backend::Registration> registration = std::move(attached);
     if (!keep) return registration;
     std::lock_guard lock(mutex_);
-    if (const auto found = by_key_.find(key); found != by_key_.end()) order_.erase(found->second);
+    if (const auto found = by_key_.find(key); found != by_key_.end()) {
+        order_.erase(found->second);
+        by_key_.erase(found);
+    }
     order_.push_front({key, identity, registration});
     by_key_[key] = order_.begin();
     if (order_.size() > max_kept) {
@@ -42,9 +47,10 @@ void Registrations::forget(const Buffer& freed) {
     const auto begin = reinterpret_cast<std::uintptr_t>(freed.address());
     std::lock_guard lock(mutex_);
     // Keys are ordered by address first; no key is less than this one at its address.
-    auto next = by_key_.lower_bound(Key{begin, 0, nullptr, backend::Access::read, false, {}});
+    auto next =
+        by_key_.lower_bound(Key{begin, 0, nullptr, backend::Access::read, false, PlaceKind::host, -1, {}});
     while (next != by_key_.end() && std::get<0>(next->first) - begin < freed.size()) {
-        if (std::get<Place>(next->first).node() != freed.place().node()) {
+        if (std::get<std::string>(next->first) != freed.place().node()) {
             ++next;
             continue;
         }

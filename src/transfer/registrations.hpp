@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <tuple>
 
 #include "backend/backend.hpp"
@@ -33,8 +34,9 @@ public:
     std::size_t size() const;
 
 private:
-    // Address, size, backend, access, whether it was given as const, place.
-    using Key = std::tuple<std::uintptr_t, Bytes, const backend::Backend*, backend::Access, bool, Place>;
+    // Address, size, backend, access, whether it was given as const, place's kind, number and machine.
+    using Key = std::tuple<std::uintptr_t, Bytes, const backend::Backend*, backend::Access, bool, PlaceKind,
+                           int, std::string>;
     struct Kept {
         Key key;
         std::uint64_t identity = 0;
