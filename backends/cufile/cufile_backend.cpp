@@ -95,14 +95,10 @@ public:
 
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override {
-        using Attached = std::unique_ptr<backend::Registration>;
-        if (buffer.place().is_file()) {
-            SIDESTEP_TRY(auto file, FileRegistration::open(*opened_, buffer, options));
-            return Attached(std::move(file));
-        }
+        if (buffer.place().is_file()) return FileRegistration::open(*opened_, buffer, options);
         if (!buffer.place().is_gpu()) return backend::cannot_reach(buffer, name());
         SIDESTEP_TRY(DirectGpu * gpu, opened_->gpus->open(buffer.place().index()));
-        return Attached(std::make_unique<MemoryRegistration>(buffer, *gpu));
+        return std::unique_ptr<backend::Registration>(std::make_unique<MemoryRegistration>(buffer, *gpu));
     }
 
     Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {

@@ -27,8 +27,6 @@ public:
     static Result<std::unique_ptr<DirectGpu>> open(std::shared_ptr<const driver::Cuda> cuda, int index,
                                                    int ordinal);
     ~DirectGpu();
-    DirectGpu(const DirectGpu&) = delete;
-    DirectGpu& operator=(const DirectGpu&) = delete;
 
     int index() const { return index_; }
     const driver::CudaContext& context() const { return *context_; }

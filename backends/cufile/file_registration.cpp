@@ -47,8 +47,8 @@ void MappedMemory::drop(DirectGpu& gpu, const Mapped& range) {
     held_.erase(found);
 }
 
-Result<std::unique_ptr<FileRegistration>> FileRegistration::open(Shared& shared, const Buffer& buffer,
-                                                                 const backend::AttachOptions& options) {
+Result<std::unique_ptr<backend::Registration>> FileRegistration::open(Shared& shared, const Buffer& buffer,
+                                                                      const backend::AttachOptions& options) {
     std::unique_ptr<FileRegistration> file(new FileRegistration(shared, buffer, options));
     const bool write = file->writable();
     // With a name of its own meanwhile: cuFile refuses files that were opened with O_TMPFILE (5019).
@@ -67,7 +67,7 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(Shared& shared,
     if (!handle)
         return Error{ErrorCode::unsupported, handle.error().message, buffer.to_string(), handle.error().hint};
     file->handle_ = std::move(*handle);
-    return file;
+    return std::unique_ptr<backend::Registration>(std::move(file));
 }
 
 // The account with one GPU; begun, and its path proven, with the first bytes.

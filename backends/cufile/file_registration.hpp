@@ -66,8 +66,8 @@ struct Shared {
 class FileRegistration final : public backend::Registration {
 public:
     // Fails with ErrorCode::unsupported where cuFile does not take the file.
-    static Result<std::unique_ptr<FileRegistration>> open(Shared& shared, const Buffer& buffer,
-                                                          const backend::AttachOptions& options);
+    static Result<std::unique_ptr<Registration>> open(Shared& shared, const Buffer& buffer,
+                                                      const backend::AttachOptions& options);
 
     bool writable() const { return options_.access == backend::Access::write; }
 

@@ -10,8 +10,7 @@ namespace sidestep::backends::file {
 // Finds the smallest depth that gives the most throughput: doubles it as long as that moves more bytes a
 // second, and takes back what only made requests wait longer. By Little's law a device that answers within L
 // and moves R bytes a second needs R x L bytes outstanding; more than that wait in line (so at full depth the
-// rate tells the latency too), and hurt where the line is short: 16 instead of all requests made one library
-// 3.5 to 22 times faster on local files (ai-dynamo/nixl, pull request 1113).
+// rate tells the latency too), and hurt where the line is short.
 //
 // Measures in windows of two rounds of requests, and only while more are wanted than the depth allows. What
 // was found is looked at again after a rest, since devices and neighbours change; the rests grow while

@@ -29,10 +29,7 @@ constexpr unsigned depth = 128;
 
 constexpr int max_io_threads = 32;
 // Threads that copy between page cache and memory, and what one of them reads at a time where there are many:
-// two share a slice then, so that a slot is full sooner. Four H200, 64 processors, 8 GiB loaded to all of
-// them (2026-11-22, a program that is not in the tree, median of 5): 72 GB/s with 32 threads and whole
-// slices, 78 with parts of 1 MiB, 86 with those and 48 threads; on another such machine 59 with parts of 512
-// KiB and 63 with whole slices. With 8 processors, and so more threads than those, parts were slower.
+// two share a slice then, so that a slot is full sooner. Few are slower so (docs/lab-book.md, "What constants stand on").
 constexpr int max_copying_threads = 48;
 constexpr unsigned many_copying_threads = 16;
 constexpr Bytes part_of_many = 1_MiB;

@@ -24,11 +24,8 @@ constexpr int max_idle_tries = 1000;
 constexpr Bytes background_from = 64_KiB + 1;
 
 // Memory is kept with the engine once as much has moved as it is large, so not for a single pass; and not
-// where it is so little that there is nothing to gain. With O_DIRECT registered memory took half the
-// processor time, at the same or up to 8 % more throughput; copies from the page cache 7 % less time, 20 %
-// less with ordinary pages (slices of 2 MiB, 16 at once, virtual disk on ext4, Linux 6.18, two processors).
-// Registering takes 0.06 ms for 32 MiB of huge pages and 1.1 ms for ordinary ones. Registered files changed
-// nothing beyond the noise of a few percent, so there are none.
+// where it is so little that there is nothing to gain. It halves the processor time of requests with O_DIRECT
+// (docs/lab-book.md, "What constants stand on").
 constexpr Bytes min_kept = 1_MiB;
 
 Error end_of_file(const FileRegistration& file, const Slice& at) {

@@ -50,29 +50,19 @@ Result<void> FileRegistration::make_room(bool maps) {
         !driver::lives_in_memory(opened_.fd()))
         return opened_.reserve();
     SIDESTEP_CHECK(driver::lengthen_in_memory(opened_.fd(), size, path()));
-    map_target();
-    return {};
-}
-
-// Only what is nobody else's business yet is mapped: a file that others may shorten would end the process
-// with a signal.
-void FileRegistration::map_target() {
-    auto map = driver::TargetMap::create(opened_.fd(), options_.expected_size, path());
+    // Only what is nobody else's business yet is mapped: a file that others may shorten would end the process
+    // with a signal.
+    auto map = driver::TargetMap::create(opened_.fd(), size, path());
     if (map)
         map_.emplace(std::move(*map));
     else
         notes_.push_back(fmt::format("{}; pwrite takes turns there", map.error().message));
+    return {};
 }
 
 FileRegistration::Wish FileRegistration::wish(bool write) const {
-    switch (options_.page_cache) {
-        case PageCache::use:
-            return Wish::cache;
-        case PageCache::bypass:
-            return Wish::around;
-        case PageCache::automatic:
-            break;
-    }
+    if (options_.page_cache == PageCache::use) return Wish::cache;
+    if (options_.page_cache == PageCache::bypass) return Wish::around;
     if (!write) return Wish::cheaper;
     // What is to be on the device in the end gains nothing from lying in the page cache on the way.
     return options_.sync_file ? Wish::around : Wish::cache;
@@ -185,10 +175,6 @@ std::vector<std::string> FileRegistration::notes() const {
                                     lost ? ", since pages of the map could not be allocated" : ""));
     }
     return notes;
-}
-
-StorageBytes FileRegistration::storage_bytes() const {
-    return {0, around_cache_, through_cache_, missed_};
 }
 
 }  // namespace sidestep::backends::file

@@ -89,13 +89,12 @@ public:
     std::optional<std::vector<backend::Span>> extents() const override;
     bool reads_as_zeros() const override { return opened_.is_sparse(); }
     std::vector<std::string> notes() const override;
-    StorageBytes storage_bytes() const override;
+    StorageBytes storage_bytes() const override { return {0, around_cache_, through_cache_, missed_}; }
 
 private:
     FileRegistration(const Buffer& buffer, const backend::AttachOptions& options, driver::CacheProbe probe)
         : Registration(buffer), options_(options), probe_(probe) {}
     Result<void> make_room(bool maps);
-    void map_target();
     Result<void> go_direct();
     Result<driver::Fd> open_around();
     void choose_probe();

@@ -3,25 +3,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace sidestep::backends::file {
 namespace {
 
-struct Blocks {
-    Bytes begin = 0;
-    Bytes end = 0;
-};
-
-// The blocks of the file that may be moved whole; begin >= end where there are none.
-Blocks whole_blocks(const Stretch& stretch) {
+// Where the blocks of the file that may be moved whole begin and end; the former is not below the latter where there are none.
+std::pair<Bytes, Bytes> whole_blocks(const Stretch& stretch) {
     const Bytes end = stretch.offset + stretch.size;
     const Bytes before = stretch.offset % direct_block;
     const Bytes after = (direct_block - end % direct_block) % direct_block;
-    Blocks blocks;
-    blocks.begin =
-        before <= stretch.room_before ? stretch.offset - before : stretch.offset - before + direct_block;
-    blocks.end = after <= stretch.room_after ? end + after : end + after - direct_block;
-    return blocks;
+    return {stretch.offset - before + (before <= stretch.room_before ? 0 : direct_block),
+            end + after - (after <= stretch.room_after ? 0 : direct_block)};
 }
 
 // Reading d bytes a second from the device and c from the cache, with read-ahead reaching about half of d

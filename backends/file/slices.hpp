@@ -11,14 +11,11 @@
 namespace sidestep::backends::file {
 
 // What one request moves. Large enough that the request costs nothing beside it, small enough that the
-// threads that copy from the page cache share one piece: reading a warm file with 16 threads was fastest with
-// 2 MiB (50 GB/s; 44 with 8 MiB, 38 with 16 MiB; Xeon host of four H200). The last one takes a small rest
-// along.
+// threads that copy from the page cache share one piece (docs/lab-book.md, "What constants stand on"). The last one takes
+// a small rest along.
 inline constexpr Bytes slice_size = 2_MiB;
 
-// The same of a write around the page cache. 4 GiB from an H200 to a new file on ext4, a virtual disk, three
-// rounds in turns on one machine each: 2.67 to 2.86 and 3.04 to 3.11 GB/s with 1 MiB, 32 at once, in a ring
-// of 32 MiB; with 2 MiB, 16 at first, in larger rings 2.47 to 2.81 and 2.73 to 3.08.
+// The same of a write around the page cache.
 inline constexpr Bytes written_slice_size = 1_MiB;
 
 // O_DIRECT wants offsets, sizes and addresses in multiples of a block; no common device has larger ones.

@@ -28,9 +28,8 @@ __attribute__((target("avx512f"))) void stream_avx512(char* to, const char* from
     }
 }
 
-// Eight pages side by side, two lines of each in turn: Intel's memory controllers like many open pages. A
-// Xeon of the 5th generation copied 13.4 GB/s so with one thread and 82 with 16, against 11.0 and 74 line
-// by line (an EPYC of the Zen 5 kind is the other way round: 17 against 25).
+// Eight pages side by side, two lines of each in turn: Intel's memory controllers like many open pages, AMD's do not
+// (docs/lab-book.md, "What constants stand on").
 __attribute__((target("avx512f"))) void stream_avx512_pages(char* to, const char* from, std::size_t bytes) {
     constexpr std::size_t page = 4096;
     constexpr std::size_t group = 8 * page;

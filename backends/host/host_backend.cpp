@@ -27,25 +27,18 @@ using backend::Reach;
 // Up to this size a copy costs less than telling a thread about it.
 constexpr Bytes copied_on_the_spot = 64_KiB;
 
-// Of shared memory: what goes with it is a descriptor of memfd_create(2).
-constexpr std::string_view memfd_scheme = "memfd";
-
 // More threads than this gain nothing on one memory controller, and take processors from others.
 constexpr int max_chosen_threads = 16;
 constexpr int max_threads = 256;
 
-// Memory made ready. `gpu` is -1 for host memory.
+// Memory made ready.
 class HostRegistration final : public backend::Registration {
 public:
-    HostRegistration(const Buffer& of, int on_gpu, MemoryKind memory, CopyPool* copied_by)
-        : Registration(of),
-          base(static_cast<char*>(of.address())),
-          gpu(on_gpu),
-          kind(memory),
-          pool(copied_by) {}
+    HostRegistration(const Buffer& of, MemoryKind memory, CopyPool* copied_by)
+        : Registration(of), kind(memory), pool(copied_by) {}
+    char* at(Bytes offset) const { return static_cast<char*>(buffer().address()) + offset; }
 
-    char* const base;
-    const int gpu;
+    const int gpu = buffer().place().is_gpu() ? buffer().place().index() : -1;  // -1: host memory
     const MemoryKind kind;
     CopyPool* const pool;  // of the NUMA node, for copies into this memory; null for a GPU
 };
@@ -181,9 +174,7 @@ public:
         if (place.is_host()) {
             SIDESTEP_TRY(pool, pool_for(place));
         }
-        const int gpu = place.is_gpu() ? place.index() : -1;
-        return std::unique_ptr<backend::Registration>(
-            std::make_unique<HostRegistration>(buffer, gpu, kind, pool));
+        return std::unique_ptr<backend::Registration>(std::make_unique<HostRegistration>(buffer, kind, pool));
     }
 
     Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
@@ -211,27 +202,18 @@ public:
         return submit(pieces.front(), std::make_shared<CopyJob>(std::move(spans), bytes, flight));
     }
 
-    // What the other process needs is the descriptor alone; the handle tells one memory from another.
     Result<std::optional<backend::Exported>> share(const Buffer& buffer) override {
         if (!buffer.place().is_host() && !buffer.place().is_gpu()) return std::optional<backend::Exported>();
-        backend::Exported exported;
-        exported.place = buffer.place();
-        exported.memory = MemoryKind::pageable;
+        backend::Description known{buffer.place(), MemoryKind::pageable};
         if (emulated_) {
-            SIDESTEP_TRY(const auto description, emulated_->describe(buffer));
-            exported.place = description.place;
-            exported.memory = description.memory;
+            SIDESTEP_TRY(known, emulated_->describe(buffer));
         }
-        SIDESTEP_TRY(auto pages, machine_->share(buffer.address(), buffer.size()));
-        if (!pages) return std::optional<backend::Exported>();
-        exported.scheme = memfd_scheme;
-        exported.handle.assign(reinterpret_cast<const char*>(&pages->identity), sizeof(pages->identity));
-        exported.descriptor = pages->descriptor;
-        exported.size = buffer.size();
-        exported.offset = pages->offset;
-        exported.identity = pages->identity;
-        exported.keeps = std::move(pages->memory);
-        return std::optional(std::move(exported));
+        SIDESTEP_TRY(auto exported, machine_->share(buffer.address(), buffer.size()));
+        if (exported) {
+            exported->place = known.place;
+            exported->memory = known.memory;
+        }
+        return exported;
     }
 
     Result<std::optional<Allocation>> open(const backend::Exported& exported) override {
@@ -365,8 +347,8 @@ private:
     Result<CopySpan> span_of(const backend::Piece& piece) const {
         const auto& [from, to] = ends_of(piece);
         SIDESTEP_CHECK(backend::check_within(piece));
-        char* const target = to.base + piece.to_offset;
-        const char* const source = from.base + piece.from_offset;
+        char* const target = to.at(piece.to_offset);
+        const char* const source = from.at(piece.from_offset);
         if (target < source + piece.size && source < target + piece.size) {
             return invalid("source and target of a piece overlap", to.buffer().to_string());
         }

@@ -42,23 +42,32 @@ Result<int> MappedMemory::share() {
     return shared_.get();
 }
 
-Result<std::optional<SharedPages>> MachineMemory::share(const void* address, Bytes bytes) {
+Result<std::optional<backend::Exported>> MachineMemory::share(const void* address, Bytes bytes) {
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
-    SharedPages pages;
+    std::optional<backend::Exported> shared;
+    std::shared_ptr<MappedMemory> memory;
+    Bytes offset = 0;
     {
         const std::lock_guard lock(mutex_);
         const auto after = live_.upper_bound(begin);
-        if (after == live_.begin()) return std::optional<SharedPages>();
-        MappedMemory& memory = *std::prev(after)->second;
-        pages.offset = begin - std::prev(after)->first;
-        if (pages.offset > memory.bytes_ || bytes > memory.bytes_ - pages.offset)
-            return std::optional<SharedPages>();
-        pages.memory = memory.weak_from_this().lock();  // null while it is on its way out
+        if (after == live_.begin()) return shared;
+        MappedMemory& found = *std::prev(after)->second;
+        offset = begin - std::prev(after)->first;
+        if (offset > found.bytes_ || bytes > found.bytes_ - offset) return shared;
+        memory = found.weak_from_this().lock();
     }
-    if (!pages.memory) return std::optional<SharedPages>();
-    pages.identity = pages.memory->identity_;
-    SIDESTEP_TRY(pages.descriptor, pages.memory->share());
-    return std::optional(std::move(pages));
+    if (!memory) return shared;  // it is on its way out
+    SIDESTEP_TRY(const int descriptor, memory->share());
+    // What the other process needs is the descriptor alone; the handle tells one memory from another.
+    shared.emplace();
+    shared->scheme = memfd_scheme;
+    shared->handle.assign(reinterpret_cast<const char*>(&memory->identity_), sizeof(memory->identity_));
+    shared->descriptor = descriptor;
+    shared->size = bytes;
+    shared->offset = offset;
+    shared->identity = memory->identity_;
+    shared->keeps = std::move(memory);
+    return shared;
 }
 
 Result<std::shared_ptr<MappedMemory>> MachineMemory::take(Bytes bytes, int numa_node,

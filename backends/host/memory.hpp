@@ -10,6 +10,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/backend.hpp"
@@ -25,8 +26,6 @@ class MappedMemory : public std::enable_shared_from_this<MappedMemory> {
 public:
     MappedMemory(driver::MemoryMap map, Bytes bytes, int numa_node, std::shared_ptr<MachineMemory> owner);
     ~MappedMemory();
-    MappedMemory(const MappedMemory&) = delete;
-    MappedMemory& operator=(const MappedMemory&) = delete;
 
     void* address() const { return map_.address(); }
 
@@ -43,13 +42,8 @@ private:
     driver::Fd shared_;
 };
 
-// Memory as another process can map it.
-struct SharedPages {
-    std::shared_ptr<MappedMemory> memory;
-    int descriptor = -1;         // belongs to `memory`
-    Bytes offset = 0;            // of the asked address in it
-    std::uint64_t identity = 0;  // no other memory of this MachineMemory has or had it
-};
+// Of shared memory: what goes with it is a descriptor of memfd_create(2).
+inline constexpr std::string_view memfd_scheme = "memfd";
 
 // Gives memory and keeps count, since the kernel counts a page only when it is first touched. Shared by
 // everything that allocates for one backend; any thread may call.
@@ -60,8 +54,9 @@ public:
     Result<std::shared_ptr<MappedMemory>> take(Bytes bytes, int numa_node, const std::string& what);
 
     // Makes the memory that take() gave at an address one that other processes can map; nothing where the
-    // bytes are not such memory. The first call for some memory moves all of it: see driver::share_pages.
-    Result<std::optional<SharedPages>> share(const void* address, Bytes bytes);
+    // bytes are not such memory. Place and kind are left to say. The first call for some memory moves all of it: see
+    // driver::share_pages.
+    Result<std::optional<backend::Exported>> share(const void* address, Bytes bytes);
 
 private:
     friend class MappedMemory;

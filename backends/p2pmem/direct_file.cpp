@@ -69,15 +69,16 @@ void store_fence() {
 #endif
 }
 
-Result<std::unique_ptr<DirectFile>> DirectFile::open(const Buffer& buffer,
-                                                     const backend::AttachOptions& options, bool any_file) {
+Result<std::unique_ptr<backend::Registration>> DirectFile::open(const Buffer& buffer,
+                                                                const backend::AttachOptions& options,
+                                                                bool any_file) {
     std::unique_ptr<DirectFile> file(new DirectFile(buffer, options));
     const bool write = file->writable();
     SIDESTEP_CHECK(
         file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size}));
     if (write) SIDESTEP_CHECK(file->opened_.reserve());
     SIDESTEP_CHECK(file->go_direct(any_file));
-    return file;
+    return std::unique_ptr<backend::Registration>(std::move(file));
 }
 
 Result<void> DirectFile::go_direct(bool any_file) {
@@ -177,10 +178,6 @@ std::vector<std::string> DirectFile::notes() const {
                         "addresses in multiples of {} bytes",
                         bytes, path(), format_bytes(block_), address_unit_));
     return notes;
-}
-
-StorageBytes DirectFile::storage_bytes() const {
-    return {direct_bytes_, 0, cached_bytes_, 0};
 }
 
 }  // namespace sidestep::backends::p2pmem

@@ -30,8 +30,8 @@ class DirectFile final : public backend::Registration {
 public:
     // `any_file` as P2pmemOptions. ErrorCode::path_unavailable where the file system does no direct I/O on
     // it.
-    static Result<std::unique_ptr<DirectFile>> open(const Buffer& buffer,
-                                                    const backend::AttachOptions& options, bool any_file);
+    static Result<std::unique_ptr<Registration>> open(const Buffer& buffer,
+                                                      const backend::AttachOptions& options, bool any_file);
 
     const std::string& path() const { return buffer().place().path(); }
     bool writable() const { return options_.access == backend::Access::write; }
@@ -42,7 +42,7 @@ public:
 
     Result<void> commit() override { return opened_.commit(options_.sync_file); }
     std::vector<std::string> notes() const override;
-    StorageBytes storage_bytes() const override;
+    StorageBytes storage_bytes() const override { return {direct_bytes_, 0, cached_bytes_, 0}; }
 
 private:
     DirectFile(const Buffer& buffer, const backend::AttachOptions& options)

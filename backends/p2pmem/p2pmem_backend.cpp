@@ -46,46 +46,41 @@ constexpr std::pair<PlaceKind, PlaceKind> ends_of[] = {{PlaceKind::file, PlaceKi
 // the backend.
 class PeerAllocations : public std::enable_shared_from_this<PeerAllocations> {
 public:
-    struct Known {
-        std::string bus_id;
-        Bytes size = 0;              // in whole pages
-        std::uint64_t identity = 0;  // never given twice
-    };
-
     // Takes the map over. The Allocation has the requested size.
     Allocation give(driver::PeerMap map, const Place& place, Bytes bytes) {
         const auto begin = reinterpret_cast<std::uintptr_t>(map.address());
         const Buffer buffer = Buffer::memory(place, map.address(), bytes);
-        {
-            const std::lock_guard lock(mutex_);
-            by_address_[begin] = {place.path(), map.length(), next_++};
-        }
-        auto held = std::make_shared<std::optional<driver::PeerMap>>(std::move(map));
-        return Allocation(buffer, MemoryKind::p2pmem, [self = shared_from_this(), held, begin] {
-            {
-                // Forgotten first: the address may be given out again as soon as it is unmapped.
-                const std::lock_guard lock(self->mutex_);
-                self->by_address_.erase(begin);
-            }
-            held->reset();
+        const std::lock_guard giving(mutex_);
+        given_.emplace(begin, Given{std::move(map), place, next_++});
+        return Allocation(buffer, MemoryKind::p2pmem, [self = shared_from_this(), begin] {
+            std::unique_lock lock(self->mutex_);
+            const auto gone = self->given_.extract(begin);
+            // Forgotten first: the address may be given out again as soon as it is unmapped.
+            lock.unlock();
         });
     }
 
-    // The allocation that holds all of [address, address + bytes).
-    std::optional<Known> find(const void* address, Bytes bytes) const {
-        const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    // The identity of the allocation that holds all of the buffer, never given twice.
+    std::optional<std::uint64_t> find(const Buffer& buffer) const {
+        const auto begin = reinterpret_cast<std::uintptr_t>(buffer.address());
         const std::lock_guard lock(mutex_);
-        auto next = by_address_.upper_bound(begin);
-        if (next == by_address_.begin()) return std::nullopt;
-        const auto& [first, known] = *--next;
-        const Bytes offset = begin - first;
-        if (offset > known.size || bytes > known.size - offset) return std::nullopt;
-        return known;
+        auto next = given_.upper_bound(begin);
+        if (next == given_.begin()) return std::nullopt;
+        const auto& [first, given] = *--next;
+        const Bytes offset = begin - first, size = given.map.length();
+        if (given.place != buffer.place() || offset > size || buffer.size() > size - offset)
+            return std::nullopt;
+        return given.identity;
     }
 
 private:
+    struct Given {
+        driver::PeerMap map;  // whole pages
+        Place place;
+        std::uint64_t identity = 0;
+    };
     mutable std::mutex mutex_;
-    std::map<std::uintptr_t, Known> by_address_;
+    std::map<std::uintptr_t, Given> given_;  // by address
     std::uint64_t next_ = 1;
 };
 
@@ -161,13 +156,13 @@ public:
 
     Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
         if (!buffer.place().is_p2pmem()) return std::optional<backend::Description>{};
-        const auto known = allocations_->find(buffer.address(), buffer.size());
-        if (!known || known->bus_id != buffer.place().path())
+        const auto identity = allocations_->find(buffer);
+        if (!identity)
             return invalid(fmt::format("the address is not within memory of {} that was allocated here",
                                        buffer.place().to_string()),
                            buffer.to_string());
         return std::optional(
-            backend::Description{buffer.place(), MemoryKind::p2pmem, buffer.size(), known->identity});
+            backend::Description{buffer.place(), MemoryKind::p2pmem, buffer.size(), *identity});
     }
 
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override {
@@ -211,19 +206,15 @@ public:
 
     Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
                                                           const backend::AttachOptions& options) override {
-        using Attached = std::unique_ptr<backend::Registration>;
         const Place& place = buffer.place();
-        if (place.is_file()) {
-            SIDESTEP_TRY(auto file, DirectFile::open(buffer, options, options_.any_file));
-            return Attached(std::move(file));
-        }
+        if (place.is_file()) return DirectFile::open(buffer, options, options_.any_file);
         if (!place.is_host() && !place.is_p2pmem()) return backend::cannot_reach(buffer, name());
         SIDESTEP_CHECK(backend::check_memory(buffer, options.access));
         if (place.is_p2pmem()) {
             // A wrong address would be written to by a drive.
             SIDESTEP_CHECK(describe(buffer));
         }
-        return Attached(std::make_unique<backend::Registration>(buffer));
+        return std::make_unique<backend::Registration>(buffer);
     }
 
     Result<backend::Progress> start(const backend::Piece& piece, backend::Flight& flight) override {
@@ -236,7 +227,11 @@ public:
                                      from.place().to_string(), to.place().to_string()),
                          "p2pmem backend"};
         SIDESTEP_CHECK(backend::check_within(piece));
-        if (from.place().is_file() || to.place().is_file()) return start_file(piece, flight);
+        if (from.place().is_file() || to.place().is_file()) {
+            SIDESTEP_TRY(const DirectRange range,
+                         (backend::file_piece<DirectFile, backend::Registration>(piece, name())));
+            return drive_.start([range] { return range.file->move(range); }, flight);
+        }
         // Mapped device memory may be write-combining: the fence lets a drive that is told next see all of it.
         const auto copy = [target = static_cast<char*>(to.address()) + piece.to_offset,
                            source = static_cast<const char*>(from.address()) + piece.from_offset,
@@ -274,12 +269,6 @@ private:
         const int number = driver::try_direct_read(drive, map->address(), page);
         if (is_refusal(number)) return refusal(number, drive, memory.to_string());
         return Support::yes({});
-    }
-
-    Result<backend::Progress> start_file(const backend::Piece& piece, backend::Flight& flight) {
-        SIDESTEP_TRY(const DirectRange range,
-                     (backend::file_piece<DirectFile, backend::Registration>(piece, name())));
-        return drive_.start([range] { return range.file->move(range); }, flight);
     }
 
     const P2pmemOptions options_;

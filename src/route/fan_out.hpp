@@ -46,9 +46,8 @@ struct FanOut {
 // one byte of the files, the largest of which counts. Every other way is kept in the route with the reason it
 // was refused. Host memory gives what copies within it move, read and written; a chunk's way through a slot
 // takes one part of it for the slot being filled and one for each copy out of it, since the slots of a ring
-// stay in the caches while they are filled (which came to 95 GB/s from the page cache to two H200 on a
-// 64-processor Xeon). Shares cross NVLink only: over PCIe they would take the links that copies out of host
-// memory need. ErrorCode::path_unavailable, with all reasons, where no way is left.
+// stay in the caches while they are filled. Shares cross NVLink only: over PCIe they would take the links that copies
+// out of host memory need. ErrorCode::path_unavailable, with all reasons, where no way is left.
 Result<FanOut> fan_out(const Topology& topology, const std::vector<backend::Offer>& offers,
                        const FanOutRequest& request);
 

@@ -206,8 +206,7 @@ HopOption best_hop(const Topology& topology, const std::vector<Offer>& offers, c
     HopOption none;
     refuse_option(none, "no backend moves these bytes");
     const auto options = hop_options(topology, offers, from, to);
-    const auto best =
-        std::ranges::max_element(options, [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    const auto best = std::ranges::max_element(options, {}, rank);
     return best == options.end() ? none : *best;
 }
 

@@ -234,9 +234,8 @@ Result<Plan> plan(const Topology& topology, const std::vector<Offer>& offers, co
             search.refused);
 
     // Quickest first; of equally quick ones the one with fewer hops, then the one found first.
-    std::ranges::stable_sort(search.candidates, [](const Candidate& a, const Candidate& b) {
-        if (a.seconds != b.seconds) return a.seconds < b.seconds;
-        return a.lane.hops.size() < b.lane.hops.size();
+    std::ranges::stable_sort(search.candidates, {}, [](const Candidate& one) {
+        return std::pair(one.seconds, one.lane.hops.size());
     });
     const LaneSet set = lanes_of(search);
     Plan plan;

@@ -102,51 +102,43 @@ Support wished(std::span<const Buffer> from, std::span<const Buffer> to, const C
     return Support::yes({});
 }
 
-// One backend's questions. Each opens a file: every file is asked about once, and of those in one folder, which are stored
-// alike, one with every place.
-class Asked {
-public:
-    Asked(backend::Backend& backend, const Offer& offer) : backend_(backend), offer_(offer) {}
-
-    // What is wrong with all of it.
-    std::optional<Support> ask(const Buffer& source, const Buffer& target) {
-        const auto& [file, memory] =
-            source.place().is_file() ? std::tie(source, target) : std::tie(target, source);
-        places_.insert(memory.place());
-        if (against_.contains(memory.place())) return std::nullopt;
-        const std::string& path = file.place().path();
-        const bool new_pair = pairs_.emplace(driver::split_path(path).folder, memory.place()).second;
-        if (!files_.insert(path).second && !new_pair) return std::nullopt;
-        Support answer = backend_.reaches(source, target);
-        if (answer.usable) return std::nullopt;
-        if (!new_pair) return answer;
-        against_.emplace(memory.place(), std::move(answer));
-        return std::nullopt;
-    }
-
-    std::vector<Objection> found() const {
-        const auto alike = [&](const auto& one) {
-            return one.second.reason == against_.begin()->second.reason;
-        };
-        if (against_.size() == places_.size() && std::ranges::all_of(against_, alike))
-            return against_.empty() ? std::vector<Objection>() : all(against_.begin()->second);
-        std::vector<Objection> each;
-        for (const auto& [place, answer] : against_)
-            each.push_back({offer_.name, place, answer.reason, answer.remedy});
-        return each;
-    }
-    std::vector<Objection> all(const Support& answer) const {
-        return {{offer_.name, {}, answer.reason, answer.remedy}};
-    }
-
-private:
-    backend::Backend& backend_;
-    const Offer& offer_;
-    std::set<std::string> files_;
-    std::set<std::pair<std::string, Place>> pairs_;
-    std::set<Place> places_;
-    std::map<Place, Support> against_;
-};
+// What one backend has against it. Each question opens a file: every file is asked about once, and of those in one folder,
+// which are stored alike, one with every place. `wish`: what wished() says, asked once, and only where somebody could take
+// the path.
+std::vector<Objection> objections_of(backend::Backend& backend, const Offer& offer,
+                                     std::span<const Buffer> from, std::span<const Buffer> to,
+                                     const CopyOptions& options, std::optional<Support>& wish) {
+    std::set<std::string> files;
+    std::set<std::pair<std::string, Place>> pairs;
+    std::map<Place, Support> answers;
+    const auto objection = [&](std::optional<Place> place, const Support& answer) {
+        return Objection{offer.name, std::move(place), answer.reason, answer.remedy};
+    };
+    for (const Buffer& source : from)
+        for (const Buffer& target : to) {
+            if (!are_file_and_device(source, target) || !connects(offer, source, target)) continue;
+            if (!wish) wish = wished(from, to, options);
+            if (!wish->usable) return {objection({}, *wish)};
+            const auto& [file, memory] =
+                source.place().is_file() ? std::tie(source, target) : std::tie(target, source);
+            Support& known = answers.emplace(memory.place(), Support::yes({})).first->second;
+            if (!known.usable) continue;
+            const std::string& path = file.place().path();
+            const bool new_pair = pairs.emplace(driver::split_path(path).folder, memory.place()).second;
+            if (!files.insert(path).second && !new_pair) continue;
+            Support answer = backend.reaches(source, target);
+            if (!answer.usable && !new_pair) return {objection({}, answer)};
+            known = std::move(answer);
+        }
+    std::vector<Objection> found;
+    for (const auto& [place, answer] : answers)
+        if (!answer.usable) found.push_back(objection(place, answer));
+    const auto alike = [&](const Objection& one) { return one.reason == found.front().reason; };
+    // The same against all places: one against the file.
+    if (!found.empty() && found.size() == answers.size() && std::ranges::all_of(found, alike))
+        return {objection({}, answers.begin()->second)};
+    return found;
+}
 
 // Whether the node at one end reaches the other; or, of this machine's GPUs, whether their memory goes to or from it as it is.
 std::vector<Objection> objections_of_nodes(const backend::Registry& registry, std::span<const Buffer> from,
@@ -184,21 +176,11 @@ std::vector<Objection> objections(const backend::Registry& registry, std::span<c
     if (options.require == Require::host ||
         (std::ranges::none_of(from, is_file) && std::ranges::none_of(to, is_file)))
         return found;
-    std::optional<Support> wish;  // asked once, and only where somebody could take the path
-    const auto objects = [&](backend::Backend& backend, const Offer& offer) {
-        Asked asked(backend, offer);
-        for (const Buffer& source : from)
-            for (const Buffer& target : to) {
-                if (!are_file_and_device(source, target) || !connects(offer, source, target)) continue;
-                if (!wish) wish = wished(from, to, options);
-                if (!wish->usable) return asked.all(*wish);
-                if (const auto against_all = asked.ask(source, target)) return asked.all(*against_all);
-            }
-        return asked.found();
-    };
+    std::optional<Support> wish;
     for (const Offer& offer : registry.offers())
         if (backend::Backend* const backend = offer.support.usable ? registry.find(offer.name) : nullptr)
-            for (Objection& one : objects(*backend, offer)) found.push_back(std::move(one));
+            for (Objection& one : objections_of(*backend, offer, from, to, options, wish))
+                found.push_back(std::move(one));
     return found;
 }
 

@@ -61,10 +61,6 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
     }
 }
 
-DrivingThread::~DrivingThread() {
-    stop();
-}
-
 void DrivingThread::add(std::shared_ptr<Activity> activity) {
     {
         std::lock_guard lock(mutex_);

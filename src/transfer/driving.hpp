@@ -47,7 +47,7 @@ private:
 class DrivingThread {
 public:
     explicit DrivingThread(std::shared_ptr<Lookout> lookout) : lookout_(std::move(lookout)) {}
-    ~DrivingThread();
+    ~DrivingThread() { stop(); }
 
     void add(std::shared_ptr<Activity> activity);
 

@@ -28,16 +28,7 @@ backend::Exported exported_of(const peer::Offered& offered) {
 SharedMemory::SharedMemory(const backend::Registry& registry, std::string folder)
     : registry_(registry), folder_(std::move(folder)), importer_([this] { forget(ended); }) {}
 
-SharedMemory::~SharedMemory() = default;
-
-// As far as its connection has been listened to.
-bool SharedMemory::ended(const Entry& entry) {
-    return !entry.connection->lasts(entry.publication);
-}
-
 Result<Import> SharedMemory::import(const Buffer& shared, std::chrono::milliseconds limit) {
-    if (!shared.place().is_shared())
-        return Error{ErrorCode::internal, "the place is none of published memory", shared.to_string()};
     if (limit.count() <= 0 || limit > answer_limit) limit = answer_limit;
     SIDESTEP_TRY(Import whole, find(shared.place().path(), limit));
     const Bytes all = whole.buffer.size();
@@ -154,20 +145,15 @@ Result<std::shared_ptr<const Allocation>> SharedMemory::open(const peer::Offered
 }
 
 void SharedMemory::keep(const std::string& name, Entry& entry) {
-    Entry gone;
+    std::map<std::string, Entry, std::less<>>::node_type gone;  // goes after the lock
     {
         std::lock_guard lock(mutex_);
-        if (entries_.size() >= max_names && entries_.find(name) == entries_.end()) {
-            const auto oldest = std::ranges::min_element(
-                entries_, [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
-            gone = std::move(oldest->second);
-            entries_.erase(oldest);
-        }
         entry.used = ++clock_;
-        Entry& kept = entries_[name];
-        if (kept.connection)
-            gone = std::move(kept);  // another thread was quicker: its copies keep their leases
-        kept = entry;
+        gone = entries_.extract(name);  // another thread was quicker: its copies keep their leases
+        if (!gone && entries_.size() >= max_names)
+            gone = entries_.extract(
+                std::ranges::min_element(entries_, {}, [](const auto& one) { return one.second.used; }));
+        entries_.emplace(name, entry);
     }
     gone = {};
     importer_.tidy();

@@ -29,11 +29,8 @@ public:
 
     // `folder` as ContextOptions::peer_folder, looked at with the first import.
     SharedMemory(const backend::Registry& registry, std::string folder);
-    ~SharedMemory();
-    SharedMemory(const SharedMemory&) = delete;
-    SharedMemory& operator=(const SharedMemory&) = delete;
 
-    // The memory that a buffer at a shared place names. `limit` (zero: answer_limit, which bounds it in any
+    // The memory that a buffer names, whose place is a shared one. `limit` (zero: answer_limit, which bounds it in any
     // case) bounds the wait for the publisher. not_found where nothing is published under the name,
     // invalid_argument where the buffer reaches past it.
     Result<Import> import(const Buffer& shared, std::chrono::milliseconds limit = {});
@@ -73,7 +70,8 @@ private:
     Result<std::shared_ptr<const Allocation>> open(const peer::Offered& offered, const Key& key);
     Result<bool> use_own_address(const peer::MemoryOffer& offer, Entry& entry) const;
     void keep(const std::string& name, Entry& entry);
-    static bool ended(const Entry& entry);
+    // As far as its connection has been listened to.
+    static bool ended(const Entry& entry) { return !entry.connection->lasts(entry.publication); }
     template <typename Condition>
     void forget(Condition condition);
 

@@ -43,12 +43,6 @@ void merge_adjacent(std::vector<Run>& runs) {
     if (!runs.empty()) runs.resize(last + 1);
 }
 
-// The first byte in which the two differ; nothing where they are equal.
-std::optional<Bytes> first_difference(const char* a, const char* b, Bytes bytes) {
-    if (std::memcmp(a, b, bytes) == 0) return std::nullopt;
-    return static_cast<Bytes>(std::mismatch(a, a + bytes, b).first - a);
-}
-
 }  // namespace
 
 SpreadChunk::SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, std::vector<std::size_t> slots)
@@ -69,18 +63,10 @@ Result<void> SpreadChunk::collect() {
     }
     merge_adjacent(shared_);
     for (auto& own : own_) merge_adjacent(own);
-    collect_sources();
-    of_file_ = requests_of(cell_.parts, work_.loads() ? read_along : 0);
-    return {};
-}
-
-void SpreadChunk::collect_sources() {
-    if (work_.loads()) return;
-    for (std::size_t lane = 0; lane < own_.size(); ++lane)
-        if (is_opened(work_.ends[lane].place))
-            for (const Run& run : own_[lane]) sources_.push_back(run.memory);
     std::ranges::sort(sources_);
     sources_.erase(std::unique(sources_.begin(), sources_.end()), sources_.end());
+    of_file_ = requests_of(cell_.parts, work_.loads() ? read_along : 0);
+    return {};
 }
 
 // `reached`: up to where the runs before cover the part.
@@ -102,7 +88,9 @@ Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached
              fmt::format("the placement puts {} bytes of a chunk where they do not belong", run.size),
              "spread"},
             run.file_offset);
-    (all ? shared_ : own_[work_.lane_of(run.memory)]).push_back(run);
+    const std::size_t lane = all ? 0 : work_.lane_of(run.memory);
+    (all ? shared_ : own_[lane]).push_back(run);
+    if (!work_.loads() && is_opened(work_.ends[lane].place)) sources_.push_back(run.memory);
     reached = std::max(reached, run.file_offset + run.size);
     return {};
 }
@@ -110,15 +98,6 @@ Result<void> SpreadChunk::add_run(Run run, const FileRange& part, Bytes& reached
 Result<bool> SpreadChunk::step() {
     SIDESTEP_TRY(bool moved, step_parts());
     while (!stopped_ && !ended() && parts_.empty()) {
-        if (looking_) {
-            if (!looking_->over()) return moved;
-            const Result<void> seen = looking_->result();
-            looking_.reset();
-            if (!seen) {
-                stop();
-                return seen.error();
-            }
-        }
         const auto next = next_phase();
         if (!next) {
             stop();
@@ -187,6 +166,12 @@ void SpreadChunk::add_part(const ReadyHop& mover, const MoveSide& from, const Mo
 }
 
 Result<bool> SpreadChunk::next_phase() {
+    if (looking_) {
+        if (!looking_->over()) return false;
+        const Result<void> seen = looking_->result();
+        looking_.reset();
+        SIDESTEP_CHECK(seen);
+    }
     switch (phase_) {
         case Phase::waiting:
             SIDESTEP_CHECK(collect());
@@ -280,32 +265,33 @@ Result<void> SpreadChunk::look(std::vector<std::function<Result<void>()>> tasks)
     return begun;
 }
 
-// To the memories that storage reaches, or out of the slot to the others: what only one gets, and what all get to one of
-// each group.
-void SpreadChunk::feed(bool direct) {
-    const auto& groups = work_.way.groups;
+// Calls take(lane, runs) for the memories that storage reaches, or for the others: what only one gets, and what all get for one
+// of each group.
+template <typename Take>
+void SpreadChunk::entries(bool direct, Take take) {
     if (owners_.empty())
-        for (const auto& group : groups) owners_.push_back(work_.owner_of(group));
-    const auto to = [&](std::size_t lane, const std::vector<Run>& runs) {
-        if (work_.way.direct[lane] != direct) return;
+        for (const auto& group : work_.way.groups) owners_.push_back(work_.owner_of(group));
+    for (std::size_t lane = 0; lane < own_.size(); ++lane)
+        if (work_.way.direct[lane] == direct) take(lane, own_[lane]);
+    for (const std::size_t owner : owners_)
+        if (work_.way.direct[owner] == direct) take(owner, shared_);
+}
+
+// From storage itself, or out of the slot.
+void SpreadChunk::feed(bool direct) {
+    entries(direct, [&](std::size_t lane, const std::vector<Run>& runs) {
         const ReadyHop& link = work_.links[lane];
         add_part(link, direct ? file_side(link) : slot_side(), memory_side(lane), runs,
                  direct ? SpreadStages::filling : SpreadStages::emptying, lane);
-    };
-    for (std::size_t lane = 0; lane < own_.size(); ++lane) to(lane, own_[lane]);
-    for (const std::size_t owner : owners_) to(owner, shared_);
+    });
 }
 
 // What storage itself brings nowhere.
-std::vector<FileRange> SpreadChunk::that_wait() const {
-    const auto& direct = work_.way.direct;
+std::vector<FileRange> SpreadChunk::that_wait() {
     std::vector<FileRange> ranges;
-    const auto add = [&](std::size_t lane, const std::vector<Run>& runs) {
-        if (direct[lane]) return;
+    entries(false, [&](std::size_t, const std::vector<Run>& runs) {
         for (const Run& run : runs) ranges.push_back({run.file_offset, run.file_offset + run.size});
-    };
-    for (std::size_t lane = 0; lane < own_.size(); ++lane) add(lane, own_[lane]);
-    for (const std::size_t owner : owners_) add(owner, shared_);
+    });
     std::ranges::sort(ranges, {}, &FileRange::begin);
     return ranges;
 }
@@ -349,16 +335,17 @@ Result<SpreadChunk::Phase> SpreadChunk::begin_comparing() {
     const auto compare = [this, file, memory, which = checked_]() -> Result<void> {
         for (const auto* runs : {&own_[which], &shared_})
             for (const Run& run : *runs) {
-                const Bytes at = run.file_offset - cell_.begin;
-                const auto differs = first_difference(file + at, memory + at, run.size);
-                if (!differs) continue;
+                const char* const read = file + (run.file_offset - cell_.begin);
+                const char* const there = memory + (run.file_offset - cell_.begin);
+                if (std::memcmp(read, there, run.size) == 0) continue;
+                const auto differs = std::mismatch(read, read + run.size, there).first - read;
                 const Place& place =
                     work_.loads() ? work_.ends[which].place : work_.spread.memories[run.memory].place();
                 const std::string where = place.to_string();
                 return place_error(
                     {ErrorCode::mismatch, fmt::format("{} and the file differ", where), "verify",
                      "copy again; if it happens twice, suspect the memory or the path"},
-                    run.file_offset + *differs, where);
+                    run.file_offset + static_cast<Bytes>(differs), where);
             }
         return {};
     };

@@ -64,7 +64,6 @@ private:
     };
 
     Result<void> collect();
-    void collect_sources();
     Result<void> add_run(Run run, const FileRange& part, Bytes& reached);
     Result<bool> step_parts();
     void count(Part& part);
@@ -90,7 +89,9 @@ private:
         return {.memory = work_.loads() ? lane : MoveSide::of_each_run};
     }
     const char* slot_data(std::size_t which) const { return work_.ring.at(slots_[which]); }
-    std::vector<FileRange> that_wait() const;
+    template <typename Take>
+    void entries(bool direct, Take take);
+    std::vector<FileRange> that_wait();
     void feed(bool direct);
     Phase begin_handing_on();
     Result<void> look(std::vector<std::function<Result<void>()>> tasks);

@@ -10,12 +10,10 @@ namespace sidestep::transfer {
 SpreadCursor::SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk, const Placement* placement)
     : files_(&files), placement_(placement), chunk_(chunk) {
     std::vector<std::pair<Bytes, std::size_t>> sizes;
-    for (std::size_t file = 0; file < files.size(); ++file)
-        if (!files[file].ranges.empty()) sizes.emplace_back(files[file].bytes(), file);
     // The largest, and of equal ones the first, come last.
-    std::ranges::stable_sort(sizes, [](const auto& a, const auto& b) {
-        return a.first != b.first ? a.first < b.first : a.second > b.second;
-    });
+    for (std::size_t file = files.size(); file-- > 0;)
+        if (!files[file].ranges.empty()) sizes.emplace_back(files[file].bytes(), file);
+    std::ranges::stable_sort(sizes, {}, [](const auto& one) { return one.first; });
     for (const auto& [bytes, file] : sizes) waiting_.push_back(file);
     activate();
 }

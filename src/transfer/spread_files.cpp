@@ -115,18 +115,17 @@ void SpreadFiles::open_ahead(std::size_t file) {
     const bool wanted = !states_[file].opening && states_[file].open.empty();
     const bool quick = opens_quickly_.load(std::memory_order_relaxed);
     std::vector<std::size_t> some;
-    for (std::size_t next = file; next < std::min(file + files_ahead, states_.size()); ++next) {
-        const State& state = states_[next];
+    for (std::size_t each = file; each < std::min(file + files_ahead, states_.size()); ++each) {
+        const State& state = states_[each];
         if (state.opening || !state.open.empty() || state.left == 0) continue;
         if (reads() && open_ + some.size() >= max_open) break;
-        some.push_back(next);
+        some.push_back(each);
     }
     if (quick && !wanted && some.size() < files_ahead / 2) return;
     open_ += some.size();
-    while (!some.empty()) {
-        const std::size_t taken = quick ? some.size() : 1;
-        const std::vector<std::size_t> files(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(taken));
-        some.erase(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(taken));
+    for (auto next = some.begin(); next != some.end();) {
+        const std::vector<std::size_t> files(next, quick ? some.end() : next + 1);
+        next += static_cast<std::ptrdiff_t>(files.size());
         const auto opening = std::make_shared<base::BlockingCall>();
         for (const std::size_t each : files) states_[each].opening = opening;
         opening->make(

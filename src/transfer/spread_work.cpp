@@ -1,6 +1,7 @@
 #include "transfer/spread_work.hpp"
 
 #include <bit>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -26,19 +27,14 @@ constexpr Bytes chunk_of_many = Bytes{4} << 20;
 constexpr Bytes chunk_of_several_places = Bytes{8} << 20;
 constexpr Bytes processors_for_chunks_of_many = 4;
 constexpr Bytes processors_for_several_places = 12;
-// Enough to keep the readers busy beside the copies out of the slots: two slots for each processor. More
-// would only spoil the caches: on 2 processors of a Xeon a warm file reached an emulated GPU at 85 % of a
-// plain read's rate with 16 MiB, and at 60 % with 64; 8 threads read at 42 to 44 GB/s for an H200 with 32 and
-// 64 MiB, and at 34 to 36 with 128; 16 reached it at 43 to 47 with 64 MiB, at 51 to 52 with 96 and 128, and
-// at 46 with 256; 32 reached two at 77 to 80 with 128 MiB and at 66 with 256.
+// Slots for each processor: enough to keep those that read or write busy beside the copies out of the slots. More
+// would only spoil the caches (docs/lab-book.md, "What constants stand on").
 constexpr Bytes slots_a_reader = 2;
-// A save through the map of a file in memory: 16 threads wrote what an H200 gave at 34 GB/s with 32 and 128
-// MiB, and at 42 to 51 with 64 (on another machine with 64 as with 128, at 30).
 constexpr Bytes slots_a_writer = 1;
 constexpr Bytes min_ring = Bytes{16} << 20;
 constexpr Bytes max_ring = Bytes{128} << 20;
 // A save around the page cache, whose requests wait for a device: as much as it has to have outstanding, and
-// no more (the figures stand beside written_slice_size in backends/file/slices.hpp).
+// no more (same place).
 constexpr Bytes ring_around_cache = Bytes{32} << 20;
 // Cells that are looked at to learn how the bytes are divided, where their number is known.
 constexpr std::size_t sampled_cells = 64;
@@ -333,11 +329,8 @@ std::vector<backend::Backend*> SpreadWork::file_backends() const {
 }
 
 std::size_t SpreadWork::owner_of(const std::vector<std::size_t>& group) const {
-    return *std::ranges::min_element(group, [&](std::size_t a, std::size_t b) {
-        if (way.direct[a] != way.direct[b]) return static_cast<bool>(way.direct[a]);
-        const Share& x = shares_[a];
-        const Share& y = shares_[b];
-        return x.outstanding != y.outstanding ? x.outstanding < y.outstanding : x.carried < y.carried;
+    return *std::ranges::min_element(group, {}, [&](std::size_t lane) {
+        return std::tuple(!way.direct[lane], shares_[lane].outstanding, shares_[lane].carried);
     });
 }
 

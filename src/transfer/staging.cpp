@@ -72,11 +72,6 @@ Result<SlotRing> SlotRing::create(StagingPool& pool, const Place& place, MemoryK
     return made;
 }
 
-void StagingLease::GiveBack::operator()(Lent* lent) const noexcept {
-    lent->pool->give_back(*lent);
-    delete lent;
-}
-
 Result<StagingLease> StagingPool::acquire(const Place& place, MemoryKind kind, Bytes bytes) {
     free_unused();
     if (bytes > max_sensible) return allocate(registry_, place, bytes, kind).error();
@@ -124,10 +119,11 @@ Result<StagingLease> StagingPool::own_block(const Place& place, MemoryKind kind,
 
 StagingLease StagingPool::lease_of(const Place& asked, Allocation block) {
     if (asked.is_gpu()) relays_[asked.index()].leased += block.size();
-    StagingLease lease;
-    lease.buffer_ = block.buffer();
-    lease.lent_.reset(new StagingLease::Lent{.pool = this, .asked = asked, .block = std::move(block)});
-    return lease;
+    auto lent = std::make_shared<Allocation>(std::move(block));
+    return StagingLease(lent->buffer(), lent->kind(), [this, asked, lent] {
+        std::lock_guard lock(mutex_);
+        give_back(asked, std::move(*lent));
+    });
 }
 
 std::optional<StagingLease> StagingPool::take_piece(const Place& place, Bytes size) {
@@ -135,11 +131,11 @@ std::optional<StagingLease> StagingPool::take_piece(const Place& place, Bytes si
     for (const auto& slab : slabs_[place]) {
         const auto offset = slab->take(size);
         if (!offset) continue;
-        StagingLease lease;
-        lease.buffer_ = slab->buffer().slice(*offset, size);
-        lease.lent_.reset(
-            new StagingLease::Lent{.pool = this, .slab = slab, .offset = *offset, .size = size});
-        return lease;
+        return StagingLease(slab->buffer().slice(*offset, size), MemoryKind::pinned,
+                            [this, slab, offset = *offset, size] {
+                                std::lock_guard giving(mutex_);
+                                slab->give_back(offset, size);
+                            });
     }
     return std::nullopt;
 }
@@ -170,12 +166,9 @@ bool StagingPool::grow(const Place& place, Bytes size) {
     return true;
 }
 
-void StagingPool::give_back(StagingLease::Lent& lent) noexcept {
-    std::lock_guard lock(mutex_);
-    if (lent.slab) return lent.slab->give_back(lent.offset, lent.size);
-    const Place& asked = lent.asked;
-    if (asked.is_gpu()) relays_[asked.index()].leased -= lent.block.size();
-    idle_.push_back({asked, std::move(lent.block)});
+void StagingPool::give_back(const Place& asked, Allocation block) {
+    if (asked.is_gpu()) relays_[asked.index()].leased -= block.size();
+    idle_.push_back({asked, std::move(block)});
     if (asked.is_gpu()) drop_idle(asked.index(), relays_[asked.index()].room());
     drop_idle(std::nullopt, max_idle);
 }

@@ -13,39 +13,16 @@
 
 namespace sidestep::transfer {
 
-class StagingPool;
-
 // Staging memory on loan; goes back to the pool when destroyed, on any thread, and is destroyed before the pool. It
 // owns what it lends, a slab together with the pool: a lease that is never destroyed, since a device may still write
 // there, keeps the memory whatever becomes of the pool.
-class StagingLease {
-public:
-    const Buffer& buffer() const { return buffer_; }
-
-private:
-    friend class StagingPool;
-    struct Lent {
-        StagingPool* pool = nullptr;
-        Place asked = {};                 // of a block of its own: where it fits again
-        Allocation block = {};            // empty for a piece of a slab
-        std::shared_ptr<Slab> slab = {};  // null for a block of its own
-        Bytes offset = 0;                 // of the piece in its slab
-        Bytes size = 0;
-    };
-    struct GiveBack {
-        void operator()(Lent* lent) const noexcept;
-    };
-
-    Buffer buffer_;
-    std::unique_ptr<Lent, GiveBack> lent_;
-};
+using StagingLease = Allocation;
 
 // Pinning memory costs far more than copying through it, so what was pinned is kept and used again. Safe to
 // use from several threads.
 //
-// Pinned host memory comes from slabs: each is pinned with one call and stays so while the pool lives. A
-// node's first slab has 32 MiB, each further one as much as the node has by then, up to 256 MiB, until the
-// node's bound is reached. Whatever fits no slab gets a block of its own.
+// Pinned host memory comes from slabs: each is pinned with one call and stays so while the pool lives. A further one has as
+// much as its node has by then. Whatever fits no slab gets a block of its own.
 //
 // Memory of GPUs (relays) is bounded for each GPU, counting leased and idle blocks.
 //
@@ -85,9 +62,6 @@ public:
     void free_unused();
 
 private:
-    friend class StagingLease;
-    void give_back(StagingLease::Lent& lent) noexcept;
-
     struct Idle {
         Place asked;
         Allocation block;
@@ -109,6 +83,7 @@ private:
     // With the mutex held.
     Bytes limit_of(int gpu) const;
     StagingLease lease_of(const Place& asked, Allocation block);
+    void give_back(const Place& asked, Allocation block);
     std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max);
     void drop_idle(std::optional<int> gpu, Bytes max);
 

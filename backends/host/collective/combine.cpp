@@ -49,18 +49,12 @@ auto wide(T value) {
     }
 }
 
-template <typename T>
-bool is_nan(T value) {
-    if constexpr (std::is_floating_point_v<T>) return value != value;
-    return false;
-}
-
 // Of a NaN and a number, min and max take the number, as the kernels do.
 template <Combine how, typename T>
 T join(T a, T b) {
     if constexpr (how == Combine::prod) return static_cast<T>(wide(a) * wide(b));
-    if constexpr (how == Combine::min) return b < a || is_nan(a) ? b : a;
-    if constexpr (how == Combine::max) return a < b || is_nan(a) ? b : a;
+    if constexpr (how == Combine::min) return b < a || a != a ? b : a;
+    if constexpr (how == Combine::max) return a < b || a != a ? b : a;
     return static_cast<T>(wide(a) + wide(b));
 }
 
@@ -123,22 +117,9 @@ using Types =
 static_assert(std::tuple_size_v<Types> == protocol::elements);
 static_assert(Element::f32 == Element{7} && Element::bf16 == Element{9} && Element::f8_e5m2 == Element{11});
 
-template <typename Type, Combine... all, typename Work>
-void with_combine(Combine how, const Work& work) {
-    ((how == all ? work.template operator()<Type, all>() : void()), ...);
-}
-
-// Calls work.operator()<Type, how>() for how elements are combined.
-template <typename Work>
-void with_type(const Reduction& reduction, const Work& work) {
-    [&]<std::size_t... number>(std::index_sequence<number...>) {
-        ((reduction.element == Element{number}
-              ? with_combine<std::tuple_element_t<number, Types>, Combine::sum, Combine::prod, Combine::min,
-                             Combine::max, Combine::avg, Combine::scaled_sum>(reduction.combine, work)
-              : void()),
-         ...);
-    }
-    (std::make_index_sequence<protocol::elements>());
+template <typename Type, Combine... all, typename... Rest>
+void combine_by(const Reduction& reduction, const Rest&... rest) {
+    ((reduction.combine == all ? combine_as<Type, all>(reduction, rest...) : void()), ...);
 }
 
 }  // namespace
@@ -146,9 +127,15 @@ void with_type(const Reduction& reduction, const Work& work) {
 void combine(const Reduction& reduction, std::span<const char* const> sources,
              std::span<const unsigned> numbers, char* out, std::uint64_t count, const char* so_far,
              bool last) {
-    with_type(reduction, [&]<typename Type, Combine how>() {
-        combine_as<Type, how>(reduction, so_far, sources, numbers, last, out, count);
-    });
+    [&]<std::size_t... number>(std::index_sequence<number...>) {
+        ((reduction.element == Element{number}
+              ? combine_by<std::tuple_element_t<number, Types>, Combine::sum, Combine::prod, Combine::min,
+                           Combine::max, Combine::avg, Combine::scaled_sum>(reduction, so_far, sources,
+                                                                            numbers, last, out, count)
+              : void()),
+         ...);
+    }
+    (std::make_index_sequence<protocol::elements>());
 }
 
 }  // namespace sidestep::backends::host

@@ -5,19 +5,18 @@
 namespace sidestep::backends::host {
 namespace {
 
-using protocol::CollectiveTask;
 using protocol::CopyExchange;
 using protocol::FaultKind;
 
 // A copy has ended when the call returns. Lines lie in the arenas.
 class OwnCopies final : public protocol::CopyEngine {
 public:
-    OwnCopies(RankState& state, const CollectiveTask& task) : state_(state), task_(task) {}
+    explicit OwnCopies(RankState& state) : state_(state) {}
 
     bool near(unsigned) override { return false; }
     Result<bool> ready(unsigned) override { return true; }
     Result<void> copy(unsigned, char* to, const char* from, std::uint64_t bytes) override {
-        if (copy_bytes(state_, task_, to, from, bytes)) return {};
+        if (state_.copy(to, from, bytes)) return {};
         return Error{ErrorCode::cancelled, "aborted", "emulated seat"};
     }
     Result<std::uint64_t> mark(unsigned) override { return 1; }
@@ -31,14 +30,13 @@ public:
 
 private:
     RankState& state_;
-    const CollectiveTask& task_;
 };
 
 }  // namespace
 
-bool run_copies(RankState& state, const CollectiveTask& task) {
-    OwnCopies engine(state, task);
-    CopyExchange exchange(task, state.me, state.ranks, state.counters.copies, engine);
+bool run_copies(RankState& state) {
+    OwnCopies engine(state);
+    CopyExchange exchange(*state.task, state.me, state.ranks, state.counters.copies, engine);
     Wait wait;
     for (;;) {
         const auto now = exchange.step();
@@ -52,7 +50,7 @@ bool run_copies(RankState& state, const CollectiveTask& task) {
         if (why == FaultKind::none && !differs) continue;
         exchange.withdraw();
         if (state.stop.gave_up()) return false;
-        if (!differs) return state.give_up(task, why, now ? exchange.missing() : state.me);
+        if (!differs) return state.give_up({why, now ? exchange.missing() : state.me});
         state.stop.give_up(exchange.fault());
         return false;
     }

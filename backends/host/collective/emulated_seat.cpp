@@ -125,27 +125,27 @@ Result<void> EmulatedSeat::run(const CollectiveTask& task, void*) {
 
 void EmulatedSeat::run_one(const CollectiveTask& task) {
     if (state_.stop.gave_up()) return;
-    if (state_.stop.aborted()) {
-        state_.give_up(task, protocol::FaultKind::aborted, state_.me);
-        return;
-    }
-    // They were mapped when the task was enqueued, and have gone since.
-    for (unsigned rank = 0; rank < state_.ranks; ++rank) {
-        if (state_.arena_of(rank) != nullptr) continue;
-        state_.give_up(task, protocol::FaultKind::aborted, rank);
+    state_.task = &task;
+    // Arenas were mapped when the task was enqueued, and may have gone since.
+    std::optional<unsigned> lost;
+    for (unsigned rank = 0; rank < state_.ranks && !lost; ++rank)
+        if (state_.arena_of(rank) == nullptr) lost = rank;
+    if (state_.stop.aborted()) lost = state_.me;
+    if (lost) {
+        state_.give_up({protocol::FaultKind::aborted, *lost});
         return;
     }
     begun_.store(task.number, std::memory_order_release);
     if (task.shape == Shape::pairs)
-        run_pairs(state_, task);
+        run_pairs(state_);
     else if (task.shape == Shape::copies)
-        run_copies(state_, task);
+        run_copies(state_);
     else if (task.shape == Shape::ring)
-        run_ring(state_, task);
+        run_ring(state_);
     else if (task.shape == Shape::slices || task.shape == Shape::pushed_slices)
-        run_slices(state_, task);
+        run_slices(state_);
     else
-        run_packets(state_, task);
+        run_packets(state_);
 }
 
 void EmulatedSeat::start_counters_at(std::uint64_t count) {

@@ -8,7 +8,6 @@
 namespace sidestep::backends::host {
 namespace {
 
-using protocol::CollectiveTask;
 using protocol::Combine;
 using protocol::FaultKind;
 using protocol::Shape;
@@ -28,7 +27,7 @@ struct Exchanged {
 // One packet task: who the others are, and which flag and parity it has.
 class PacketTask : RankTask {
 public:
-    PacketTask(RankState& state, const CollectiveTask& task) : RankTask(state, task) {}
+    explicit PacketTask(RankState& state) : RankTask(state) {}
 
     bool one_phase() {
         const unsigned calls = task_.shape == Shape::coalesced ? task_.calls : 1;
@@ -53,7 +52,7 @@ public:
                 continue;
             }
             // In place nothing has to be copied, which may be said so.
-            if (!copy_bytes(state_, task_, own.to, own.from, std::min(own.sent, own.taken))) return false;
+            if (!state_.copy(own.to, own.from, std::min(own.sent, own.taken))) return false;
             for (unsigned i = 0; i < state_.others(); ++i) {
                 const Exchanged block = exchanged(call, state_.other(i));
                 if (!take(0, state_.other(i), block.to, block.taken, block.unit)) return false;
@@ -76,7 +75,7 @@ public:
             if (!take(1, rank, part(task_.recv, task_.slices[rank].target_offset * size_, bytes), bytes))
                 return false;
         }
-        return copy_local(state_, task_);
+        return copy_local();
     }
 
     // Nobody writes to this parity before it has this rank's packets of the next task, nor to phase 1 (of
@@ -127,14 +126,11 @@ private:
     }
 
     bool await_headers() {
-        return wait_for_others(state_, task_, [&](unsigned rank) {
+        return wait_for_others(state_, [&](unsigned rank) {
             const char* const header = state_.arena + state_.layout.header(0, parity_, rank);
             std::uint64_t signature = 0;
             if (!load_packet(header, flag_, signature)) return false;
-            if (signature != task_.signature) {
-                state_.give_up_of_mismatch(task_, rank, signature);
-                return true;
-            }
+            if (signature != task_.signature) return !state_.give_up_of_mismatch(rank, signature);
             return task_.combine != Combine::scaled_sum ||
                    load_packet(header + packet_bytes, flag_, reduction_.scales[rank]);
         });
@@ -146,7 +142,7 @@ private:
             for (std::uint64_t at = 0; at < bytes; at += format.payload, from += format.stride)
                 for (Wait wait; !format.load(from, to + at, std::min(format.payload, bytes - at));) {
                     const FaultKind why = wait.pause(state_.stop);
-                    if (why != FaultKind::none) return state_.give_up(task_, why, rank);
+                    if (why != FaultKind::none) return state_.give_up({why, rank});
                 }
             return true;
         });
@@ -195,7 +191,7 @@ private:
         if (task_.combine != Combine::none) {
             if (!combine_all(source_of(state_.me, bytes), result, bytes)) return false;
         } else if (source == state_.me) {
-            if (!copy_bytes(state_, task_, result, source_of(source, bytes), bytes)) return false;
+            if (!state_.copy(result, source_of(source, bytes), bytes)) return false;
         } else if (!take(0, source, result, bytes)) {
             return false;
         }
@@ -221,9 +217,10 @@ private:
 
 }  // namespace
 
-bool run_packets(RankState& state, const CollectiveTask& task) {
-    PacketTask packets(state, task);
-    const bool two = task.shape == Shape::packets_two_phase || task.shape == Shape::lines;
+bool run_packets(RankState& state) {
+    PacketTask packets(state);
+    const Shape shape = state.task->shape;
+    const bool two = shape == Shape::packets_two_phase || shape == Shape::lines;
     const bool well = two ? packets.two_phase() : packets.one_phase();
     if (well) packets.end();
     return well;

@@ -9,9 +9,7 @@ namespace sidestep::backends::host {
 namespace {
 
 using protocol::Block;
-using protocol::CollectiveTask;
 using protocol::FaultKind;
-using protocol::FaultRecord;
 using protocol::Token;
 
 // What a flow moves in one step, into memory that is mapped.
@@ -39,14 +37,14 @@ struct PairFlow {
 
 class PairTask : RankTask {
 public:
-    PairTask(RankState& state, const CollectiveTask& task) : RankTask(state, task) {
-        const bool listed = task.device_send_counts != nullptr;
+    explicit PairTask(RankState& state) : RankTask(state) {
+        const bool listed = task_.device_send_counts != nullptr;
         for (unsigned rank = 0; rank < state.ranks; ++rank) {
-            to_[rank] = task.to[rank];
-            from_[rank] = task.from[rank];
+            to_[rank] = task_.to[rank];
+            from_[rank] = task_.from[rank];
             if (!listed) continue;
-            to_[rank] = {task.device_send_offsets[rank] * size_, task.device_send_counts[rank] * size_};
-            from_[rank] = {task.device_recv_offsets[rank] * size_, task.device_recv_counts[rank] * size_};
+            to_[rank] = {task_.device_send_offsets[rank] * size_, task_.device_send_counts[rank] * size_};
+            from_[rank] = {task_.device_recv_offsets[rank] * size_, task_.device_recv_counts[rank] * size_};
         }
     }
 
@@ -61,7 +59,7 @@ public:
         for (PairFlow& flow : flows_) {
             if (!flow.sends) post(flow);
         }
-        return move_in_turns(state_, task_, flows_, [this](PairFlow& flow) { return step(flow); });
+        return move_in_turns(state_, flows_, [this](PairFlow& flow) { return step(flow); });
     }
 
 private:
@@ -89,8 +87,8 @@ private:
         const Block& to = to_[state_.me];
         const Block& from = from_[state_.me];
         if (to.bytes != from.bytes) return give_up_of_size(state_.me, to.bytes, from.bytes);
-        return copy_bytes(state_, task_, part(task_.recv, from.offset, from.bytes),
-                          part(task_.send, to.offset, to.bytes), to.bytes);
+        return state_.copy(part(task_.recv, from.offset, from.bytes), part(task_.send, to.offset, to.bytes),
+                           to.bytes);
     }
 
     void add_flows(unsigned peer, const Block& block, bool sends) {
@@ -114,24 +112,27 @@ private:
         return flow.staged ? push_staged(flow) : push_direct(flow);
     }
 
-    // Whether the receiver's line is there, and what it says.
-    bool hear(const PairFlow& flow, Line& line) const {
+    // What the receiver's line says, once it is there: whether it runs the same and expects as many bytes.
+    Step hear(const PairFlow& flow, Line& line) {
         const std::uint64_t number = state_.counters.sent[flow.block][flow.peer] + 1;
-        return load_line(state_.arena + state_.layout.post(number, flow.block, flow.peer),
-                         protocol::packet_flag(number), line);
+        const char* const post = state_.arena + state_.layout.post(number, flow.block, flow.peer);
+        if (!load_line(post, protocol::packet_flag(number), line)) return Step::waits;
+        if (!runs_the_same(flow, line.signature)) return Step::gave_up;
+        if (line.second == flow.total) return Step::moved;
+        give_up_of_size(flow.peer, flow.total, line.second);
+        return Step::gave_up;
     }
 
     Step open_send(PairFlow& flow) {
         Line line;
-        if (!hear(flow, line)) return Step::waits;
-        if (!agrees(flow, line)) return Step::gave_up;
+        if (const Step heard = hear(flow, line); heard != Step::moved) return heard;
         const Token token = to_token(line.first);
         flow.staged = token.slot == Token::unreachable;
         if (!flow.staged) {
             flow.target = state_.slots.find(flow.peer, token.slot, token.offset + flow.begin, flow.bytes);
             // Memory that all ranks are said to have mapped is not mapped here.
             if (flow.target == nullptr) {
-                state_.give_up_of_mismatch(task_, flow.peer, line.signature);
+                state_.give_up_of_mismatch(flow.peer, line.signature);
                 return Step::gave_up;
             }
         }
@@ -153,8 +154,7 @@ private:
             return Step::moved;
         }
         Line line;
-        if (!hear(flow, line)) return Step::waits;
-        if (!agrees(flow, line)) return Step::gave_up;
+        if (const Step heard = hear(flow, line); heard != Step::moved) return heard;
         sent += 1;
         return Step::ended;
     }
@@ -194,13 +194,7 @@ private:
     }
 
     bool runs_the_same(const PairFlow& flow, std::uint64_t signature) {
-        return signature == task_.signature || state_.give_up_of_mismatch(task_, flow.peer, signature);
-    }
-
-    // The sender does: whether the receiver runs the same and expects as many bytes.
-    bool agrees(const PairFlow& flow, const Line& line) {
-        if (!runs_the_same(flow, line.signature)) return false;
-        return line.second == flow.total || give_up_of_size(flow.peer, flow.total, line.second);
+        return signature == task_.signature || state_.give_up_of_mismatch(flow.peer, signature);
     }
 
     Step push_direct(PairFlow& flow) {
@@ -271,12 +265,11 @@ private:
     }
 
     bool give_up_of_size(unsigned peer, std::uint64_t own, std::uint64_t other) {
-        FaultRecord record = record_of(task_, FaultKind::size_mismatch, peer);
-        record.peer_signature = task_.signature;
-        record.bytes = own;
-        record.peer_bytes = other;
-        state_.stop.give_up(record);
-        return false;
+        return state_.give_up({.kind = FaultKind::size_mismatch,
+                               .peer = peer,
+                               .peer_signature = task_.signature,
+                               .bytes = own,
+                               .peer_bytes = other});
     }
 
     std::uint64_t pieces_of(const PairFlow& flow) const {
@@ -291,8 +284,8 @@ private:
 
 }  // namespace
 
-bool run_pairs(RankState& state, const CollectiveTask& task) {
-    return PairTask(state, task).run();
+bool run_pairs(RankState& state) {
+    return PairTask(state).run();
 }
 
 }  // namespace sidestep::backends::host

@@ -5,7 +5,6 @@
 namespace sidestep::backends::host {
 namespace {
 
-using protocol::CollectiveTask;
 using protocol::FaultKind;
 using protocol::FaultRecord;
 
@@ -15,33 +14,20 @@ constexpr std::uint64_t copied_at_once = 1 << 20;
 
 }  // namespace
 
-FaultRecord record_of(const CollectiveTask& task, FaultKind kind, unsigned peer) {
-    FaultRecord record;
-    record.kind = kind;
-    record.peer = peer;
-    record.number = task.number;
-    record.signature = task.signature;
-    return record;
-}
-
-bool RankState::give_up(const CollectiveTask& task, FaultKind kind, unsigned peer) {
-    stop.give_up(record_of(task, kind, peer));
+bool RankState::give_up(FaultRecord why) {
+    why.number = task->number;
+    why.signature = task->signature;
+    stop.give_up(why);
     return false;
 }
 
-bool RankState::give_up_of_mismatch(const CollectiveTask& task, unsigned peer, std::uint64_t peer_signature) {
-    FaultRecord record = record_of(task, FaultKind::mismatch, peer);
-    record.peer_signature = static_cast<std::uint32_t>(peer_signature);
-    stop.give_up(record);
-    return false;
-}
-
-void rest(unsigned looks) {
-    if (looks < looks_before_sleep) {
-        std::this_thread::yield();
-    } else {
-        std::this_thread::sleep_for(nap);
+bool RankState::copy(char* to, const char* from, std::uint64_t bytes) {
+    if (to == from) return true;
+    for (std::uint64_t at = 0; at < bytes; at += copied_at_once) {
+        if (stop.aborted()) return give_up({FaultKind::aborted, me});
+        std::memcpy(to + at, from + at, std::min(copied_at_once, bytes - at));
     }
+    return true;
 }
 
 FaultKind Wait::check(const StopSign& stop) {
@@ -56,40 +42,22 @@ FaultKind Wait::check(const StopSign& stop) {
 
 FaultKind Wait::pause(const StopSign& stop) {
     const FaultKind why = check(stop);
-    if (why == FaultKind::none) rest(looks_);
+    if (why != FaultKind::none) return why;
+    looks_ < looks_before_sleep ? std::this_thread::yield() : std::this_thread::sleep_for(nap);
     return why;
 }
 
-bool copy_bytes(RankState& state, const CollectiveTask& task, char* to, const char* from,
-                std::uint64_t bytes) {
-    if (to == from || bytes == 0) return true;
-    for (std::uint64_t at = 0; at < bytes; at += copied_at_once) {
-        if (state.stop.aborted()) return state.give_up(task, FaultKind::aborted, state.me);
-        std::memcpy(to + at, from + at, std::min(copied_at_once, bytes - at));
-    }
-    return true;
-}
-
-bool copy_local(RankState& state, const CollectiveTask& task) {
-    return copy_bytes(state, task, part(task.recv, task.local_to, task.local_bytes),
-                      part(task.send, task.local_from, task.local_bytes), task.local_bytes);
-}
-
-Part share_of_slice(const CollectiveTask& task, unsigned slice, unsigned block, unsigned blocks) {
-    const auto [begin, end] = protocol::share_of(task.slices[slice].count, block, blocks,
-                                                 granule_bytes / protocol::size_of(task.element));
-    return {begin, end - begin};
-}
-
-Reduction reduction_of(const CollectiveTask& task, const RankState& state) {
-    Reduction reduction{task.element, task.combine, state.ranks, {}};
-    if (task.combine != protocol::Combine::scaled_sum) return reduction;
-    std::uint64_t& scale = reduction.scales[state.me];
-    if (task.device_scale == nullptr)
-        scale = task.scale;
+RankTask::RankTask(RankState& state)
+    : state_(state),
+      task_(*state.task),
+      size_(protocol::size_of(task_.element)),
+      reduction_{task_.element, task_.combine, state.ranks, {}} {
+    if (task_.combine != protocol::Combine::scaled_sum) return;
+    std::uint64_t& scale = reduction_.scales[state.me];
+    if (task_.device_scale == nullptr)
+        scale = task_.scale;
     else
-        std::memcpy(&scale, task.device_scale, protocol::size_of(task.element));
-    return reduction;
+        std::memcpy(&scale, task_.device_scale, size_);
 }
 
 }  // namespace sidestep::backends::host

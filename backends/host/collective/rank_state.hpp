@@ -58,9 +58,6 @@ struct Counters {
     protocol::CopyCounters copies;
 };
 
-protocol::FaultRecord record_of(const protocol::CollectiveTask& task, protocol::FaultKind kind,
-                                unsigned peer);
-
 // Of the seat's thread, except for what says otherwise.
 struct RankState {
     RankState(unsigned rank, unsigned of_ranks, std::uint64_t deadline_ns)
@@ -69,9 +66,10 @@ struct RankState {
     const unsigned me;
     const unsigned ranks;
     const protocol::ArenaLayout layout;
-    char* arena = nullptr;      // constant once the first task has come
-    protocol::SlotTable slots;  // any thread
-    StopSign stop;              // any thread
+    char* arena = nullptr;                           // constant once the first task has come
+    protocol::SlotTable slots;                       // any thread
+    StopSign stop;                                   // any thread
+    const protocol::CollectiveTask* task = nullptr;  // that runs
     Counters counters;
     std::vector<char> scratch;
 
@@ -80,16 +78,22 @@ struct RankState {
     unsigned others() const { return ranks - 1; }
     char* arena_of(unsigned rank) const { return rank == me ? arena : slots.find(rank, 0); }
 
-    // Of the running task: ends it, and every one after it. Always false.
-    bool give_up(const protocol::CollectiveTask& task, protocol::FaultKind kind, unsigned peer);
-    bool give_up_of_mismatch(const protocol::CollectiveTask& task, unsigned peer,
-                             std::uint64_t peer_signature);
+    // Ends the running task, and every one after it. The record lacks what is known of this task. Always false.
+    bool give_up(protocol::FaultRecord why);
+    bool give_up_of_mismatch(unsigned peer, std::uint64_t peer_signature) {
+        return give_up({.kind = protocol::FaultKind::mismatch,
+                        .peer = peer,
+                        .peer_signature = static_cast<std::uint32_t>(peer_signature)});
+    }
+    // Copies in pieces, so that an abort is soon seen; false: it was. The two may be the same memory.
+    bool copy(char* to, const char* from, std::uint64_t bytes);
 };
 
 // One wait for another rank. Several ranks share few processors: whoever waits lets the others go first.
 class Wait {
 public:
-    // After a look that found nothing: gives the processor away. Anything but `none`: no use waiting on.
+    // After a look that found nothing: gives the processor away, for longer the more of them there were. Anything but `none`:
+    // no use waiting on.
     protocol::FaultKind pause(const StopSign& stop);
     // The same without giving the processor away, for one of many waits.
     protocol::FaultKind check(const StopSign& stop);
@@ -100,13 +104,10 @@ private:
     std::chrono::steady_clock::time_point since_;
 };
 
-// Gives the processor away, for longer the more looks found nothing.
-void rest(unsigned looks);
-
 // Waits until `ready(r)` says so for every other rank r; false: the task gave up. A `ready` that gives up
 // itself ends the wait too.
 template <typename Ready>
-bool wait_for_others(RankState& state, const protocol::CollectiveTask& task, Ready ready) {
+bool wait_for_others(RankState& state, Ready ready) {
     unsigned missing = ((1u << state.ranks) - 1) & ~(1u << state.me);
     Wait wait;
     for (;;) {
@@ -118,15 +119,14 @@ bool wait_for_others(RankState& state, const protocol::CollectiveTask& task, Rea
         if (missing == 0) return true;
         const auto why = wait.pause(state.stop);
         if (why == protocol::FaultKind::none) continue;
-        return state.give_up(task, why, static_cast<unsigned>(std::countr_zero(missing)));
+        return state.give_up({why, static_cast<unsigned>(std::countr_zero(missing))});
     }
 }
 
 // Opens a task with all others, on each of its first `blocks` thread blocks: tells them `own`, and calls heard(rank, line)
 // for what each of them tells; false: the task gave up.
 template <typename Heard>
-bool exchange(RankState& state, const protocol::CollectiveTask& task, unsigned blocks, const Line& own,
-              Heard heard) {
+bool exchange(RankState& state, unsigned blocks, const Line& own, Heard heard) {
     for (unsigned block = 0; block < blocks; ++block) {
         const std::uint64_t round = ++state.counters.round[block];
         for (unsigned i = 0; i < state.others(); ++i)
@@ -136,12 +136,12 @@ bool exchange(RankState& state, const protocol::CollectiveTask& task, unsigned b
     }
     for (unsigned block = 0; block < blocks; ++block) {
         const std::uint64_t round = state.counters.round[block];
-        const bool well = wait_for_others(state, task, [&](unsigned rank) {
+        const bool well = wait_for_others(state, [&](unsigned rank) {
             Line line;
             if (!load_line(state.arena + state.layout.entry(static_cast<unsigned>(round & 1), block, rank),
                            protocol::packet_flag(round), line))
                 return false;
-            if (line.signature != task.signature) state.give_up_of_mismatch(task, rank, line.signature);
+            if (line.signature != own.signature) state.give_up_of_mismatch(rank, line.signature);
             heard(rank, line);
             return true;
         });
@@ -156,9 +156,8 @@ enum class Step { waits, moved, ended, gave_up };
 // The seat's one thread lets each flow take a step in turn, so that none waits for another, until all have ended; false:
 // the task gave up.
 template <typename Flow, typename Take>
-bool move_in_turns(RankState& state, const protocol::CollectiveTask& task, std::vector<Flow>& flows,
-                   Take take) {
-    for (unsigned idle_rounds = 0; !flows.empty();) {
+bool move_in_turns(RankState& state, std::vector<Flow>& flows, Take take) {
+    for (Wait idle; !flows.empty();) {
         bool moved = false;
         for (std::size_t i = 0; i < flows.size();) {
             Flow& flow = flows[i];
@@ -166,11 +165,11 @@ bool move_in_turns(RankState& state, const protocol::CollectiveTask& task, std::
             if (step == Step::gave_up) return false;
             if (step == Step::waits) {
                 const auto why = flow.wait.check(state.stop);
-                if (why != protocol::FaultKind::none) return state.give_up(task, why, flow.peer);
+                if (why != protocol::FaultKind::none) return state.give_up({why, flow.peer});
             } else {
                 moved = true;
                 flow.wait.restart();
-                if (state.stop.aborted()) return state.give_up(task, protocol::FaultKind::aborted, flow.peer);
+                if (state.stop.aborted()) return state.give_up({protocol::FaultKind::aborted, flow.peer});
             }
             if (step == Step::ended) {
                 flow = flows.back();
@@ -179,20 +178,12 @@ bool move_in_turns(RankState& state, const protocol::CollectiveTask& task, std::
                 ++i;
             }
         }
-        idle_rounds = moved ? 0 : std::min(idle_rounds + 1, 1u << 20);
-        if (!moved) rest(idle_rounds);
+        moved ? idle.restart() : static_cast<void>(idle.pause(state.stop));
     }
     return true;
 }
 
-// Copies in pieces, so that an abort is soon seen; false: it was. The two may be the same memory.
-bool copy_bytes(RankState& state, const protocol::CollectiveTask& task, char* to, const char* from,
-                std::uint64_t bytes);
-
-// The bytes that stay with the rank, from where they are sent to where they are received.
-bool copy_local(RankState& state, const protocol::CollectiveTask& task);
-
-// Some elements of a slice.
+// Some elements of a slice, or some bytes.
 struct Part {
     std::uint64_t begin = 0;
     std::uint64_t count = 0;
@@ -204,33 +195,13 @@ struct Part {
         return {begin + before, std::min(longest, count - before)};
     }
 };
-// What one of so many thread blocks carries.
-Part share_of_slice(const protocol::CollectiveTask& task, unsigned slice, unsigned block, unsigned blocks);
 
-// Each runs one task of its shape; false: it gave up, and `state.stop` says why.
-bool run_packets(RankState& state, const protocol::CollectiveTask& task);
-bool run_slices(RankState& state, const protocol::CollectiveTask& task);
-bool run_pairs(RankState& state, const protocol::CollectiveTask& task);
-bool run_copies(RankState& state, const protocol::CollectiveTask& task);
-bool run_ring(RankState& state, const protocol::CollectiveTask& task);
-
-// With the scale of this rank, as the task has it or as GPU memory does.
-Reduction reduction_of(const protocol::CollectiveTask& task, const RankState& state);
-
-// What the classes that run a task of one shape work with.
-class RankTask {
-protected:
-    RankTask(RankState& state, const protocol::CollectiveTask& task)
-        : state_(state),
-          task_(task),
-          size_(protocol::size_of(task.element)),
-          reduction_(reduction_of(task, state)) {}
-
-    RankState& state_;
-    const protocol::CollectiveTask& task_;
-    const std::uint64_t size_;  // of an element
-    Reduction reduction_;
-};
+// Each runs the task, which has its shape; false: it gave up, and `state.stop` says why.
+bool run_packets(RankState& state);
+bool run_slices(RankState& state);
+bool run_pairs(RankState& state);
+bool run_copies(RankState& state);
+bool run_ring(RankState& state);
 
 // `bytes` bytes from `offset` on in memory that is null where there are none.
 inline const char* part(const void* memory, std::uint64_t offset, std::uint64_t bytes) {
@@ -239,5 +210,28 @@ inline const char* part(const void* memory, std::uint64_t offset, std::uint64_t 
 inline char* part(void* memory, std::uint64_t offset, std::uint64_t bytes) {
     return bytes == 0 ? nullptr : static_cast<char*>(memory) + offset;
 }
+
+// What the classes that run a task of one shape work with.
+class RankTask {
+protected:
+    explicit RankTask(RankState& state);
+
+    // The bytes that stay with the rank, from where they are sent to where they are received.
+    bool copy_local() {
+        return state_.copy(part(task_.recv, task_.local_to, task_.local_bytes),
+                           part(task_.send, task_.local_from, task_.local_bytes), task_.local_bytes);
+    }
+    // What one of so many thread blocks carries.
+    Part share(unsigned slice, unsigned block, unsigned blocks) const {
+        const auto [begin, end] =
+            protocol::share_of(task_.slices[slice].count, block, blocks, granule_bytes / size_);
+        return {begin, end - begin};
+    }
+
+    RankState& state_;
+    const protocol::CollectiveTask& task_;
+    const std::uint64_t size_;  // of an element
+    Reduction reduction_;       // with the scale of this rank, as the task has it or as GPU memory does
+};
 
 }  // namespace sidestep::backends::host

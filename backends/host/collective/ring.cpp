@@ -8,7 +8,6 @@
 namespace sidestep::backends::host {
 namespace {
 
-using protocol::CollectiveTask;
 using protocol::Combine;
 using protocol::ring_slots;
 using protocol::Slice;
@@ -30,20 +29,20 @@ struct RingFlow {
 
 class RingTask : RankTask {
 public:
-    RingTask(RankState& state, const CollectiveTask& task)
-        : RankTask(state, task), piece_elements_(protocol::ring_piece_elements(task, state.ranks)) {
+    explicit RingTask(RankState& state)
+        : RankTask(state), piece_elements_(protocol::ring_piece_elements(task_, state.ranks)) {
         scratch_.resize(piece_elements_ * size_);
     }
 
     bool run() {
-        if (!copy_local(state_, task_)) return false;
-        if (!exchange(state_, task_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
+        if (!copy_local()) return false;
+        if (!exchange(state_, task_.blocks, {0, 0, task_.signature, 0}, [](unsigned, const Line&) {}))
             return false;
         for (unsigned block = 0; block < task_.blocks; ++block) {
             add(task_.combine == Combine::none ? Way::around : Way::up, block);
             if (task_.combine != Combine::none && !last()) add(Way::down, block);
         }
-        return move_in_turns(state_, task_, flows_, [this](RingFlow& flow) { return step(flow); });
+        return move_in_turns(state_, flows_, [this](RingFlow& flow) { return step(flow); });
     }
 
 private:
@@ -57,11 +56,8 @@ private:
         flows_.push_back(flow);
     }
 
-    Part share(const RingFlow& flow, unsigned slice) const {
-        return share_of_slice(task_, slice, flow.block, task_.blocks);
-    }
     std::uint64_t pieces_of(const RingFlow& flow, unsigned slice) const {
-        return share(flow, slice).pieces(piece_elements_);
+        return share(slice, flow.block, task_.blocks).pieces(piece_elements_);
     }
 
     std::uint64_t max_pieces(const RingFlow& flow) const {
@@ -83,30 +79,17 @@ private:
     }
 
     // The place behind this one, whatever is there; false: there is none.
-    bool next_of_combined(RingFlow& flow) const {
-        if (flow.piece + 1 < pieces_of(flow, flow.slice)) {
-            ++flow.piece;
-            return true;
+    bool next(RingFlow& flow) const {
+        if (flow.way != Way::around) {
+            if (++flow.piece < pieces_of(flow, flow.slice)) return true;
+            flow.piece = 0;
+            return ++flow.slice < state_.ranks;
         }
-        flow.piece = 0;
-        return ++flow.slice < state_.ranks;
-    }
-
-    bool next_of_moved(RingFlow& flow) const {
         if (++flow.slice < state_.ranks) return true;
         flow.slice = 0;
         if (++flow.distance < state_.ranks) return true;
         flow.distance = 0;
         return ++flow.piece < max_pieces(flow);
-    }
-
-    // From where the flow stands to the next message that comes by here.
-    bool find(RingFlow& flow) const {
-        while (flow.slice < state_.ranks) {
-            if (concerns(flow)) return true;
-            if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return false;
-        }
-        return false;
     }
 
     bool takes(const RingFlow& flow) const {
@@ -126,13 +109,16 @@ private:
         return (state_.me + state_.ranks - 1) % state_.ranks;
     }
 
+    bool sends_down(const RingFlow& flow) const {
+        return flow.way == Way::down || (flow.way == Way::up && last());
+    }
     unsigned to_of(const RingFlow& flow) const {
-        const bool downward = flow.way == Way::down || (flow.way == Way::up && last());
-        return (downward ? state_.me + state_.ranks - 1 : state_.me + 1) % state_.ranks;
+        return (sends_down(flow) ? state_.me + state_.ranks - 1 : state_.me + 1) % state_.ranks;
     }
 
     Step step(RingFlow& flow) {
-        if (!find(flow)) return Step::ended;
+        while (!concerns(flow))
+            if (!next(flow)) return Step::ended;
         const unsigned from = from_of(flow), to = to_of(flow);
         std::uint64_t& received = state_.counters.received[flow.block][from];
         std::uint64_t& sent = state_.counters.sent[flow.block][to];
@@ -147,26 +133,24 @@ private:
             flow.peer = to;
             return Step::waits;
         }
-        const bool from_above = flow.way == Way::down;
-        const bool to_below = from_above || (flow.way == Way::up && last());
         const char* const in = takes_one
-                                   ? state_.arena + state_.layout.ring_slot(from_above, flow.block,
+                                   ? state_.arena + state_.layout.ring_slot(flow.way == Way::down, flow.block,
                                                                             received - flow.first_received)
                                    : nullptr;
         char* const out =
-            gives_one ? state_.arena_of(to) + state_.layout.ring_slot(to_below, flow.block, ahead) : nullptr;
+            gives_one ? state_.arena_of(to) + state_.layout.ring_slot(sends_down(flow), flow.block, ahead)
+                      : nullptr;
         carry(flow, in, out);
         if (gives_one) store_word(state_.arena_of(to) + state_.layout.arrived(flow.block, state_.me), ++sent);
         if (takes_one)
             store_word(state_.arena_of(from) + state_.layout.credit(flow.block, state_.me), ++received);
-        if (!(flow.way == Way::around ? next_of_moved(flow) : next_of_combined(flow))) return Step::ended;
-        return Step::moved;
+        return next(flow) ? Step::moved : Step::ended;
     }
 
     // `in`: what came, null where it begins here; `out`: the neighbour's slot, null where it ends here.
     void carry(const RingFlow& flow, const char* in, char* out) {
         const Slice& slice = task_.slices[flow.slice];
-        const Part part_here = share(flow, flow.slice).piece(flow.piece, piece_elements_);
+        const Part part_here = share(flow.slice, flow.block, task_.blocks).piece(flow.piece, piece_elements_);
         const std::uint64_t bytes = part_here.count * size_;
         const char* const own = part(task_.send, (slice.source_offset + part_here.begin) * size_, bytes);
         char* const recv =
@@ -195,8 +179,8 @@ private:
 
 }  // namespace
 
-bool run_ring(RankState& state, const CollectiveTask& task) {
-    return RingTask(state, task).run();
+bool run_ring(RankState& state) {
+    return RingTask(state).run();
 }
 
 }  // namespace sidestep::backends::host
