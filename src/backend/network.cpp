@@ -54,7 +54,9 @@ Result<Frame> parse_frame(const unsigned char* bytes) {
     if (std::max({frame.offset, frame.target_offset, frame.at}) > ~Bytes{0} - frame.size)
         return wrong("a range past the largest offset");
     const bool summed = frame.has_payload() && frame.kind != Frame::Kind::fault;
-    if (frame.kind != Frame::Kind::pass && ((frame.target != 0 && !summed) || frame.target_offset != 0))
+    const bool may_lead_on = frame.kind == Frame::Kind::pass || frame.kind == Frame::Kind::gather;
+    if ((frame.target != 0 && !summed && !may_lead_on) ||
+        (frame.target_offset != 0 && frame.kind != Frame::Kind::pass))
         return wrong("a target where there is none");
     if (frame.at != 0 && (frame.region == 0 || !frame.is_of_a_request()))
         return wrong("a place in a request where there is none");

@@ -36,18 +36,19 @@ struct Frame {
         // confirmed when they are there.
         pass,
         // On links that scatter: the places in `region` that the next frame is about, a scatter or gather of the same request
-        // and `at`, on the same link; `size` bytes of to_bytes() below.
+        // and `at`, on the same link; `size` bytes of to_bytes() below. Of a gather with a target as many follow, of size 0, which
+        // say where each goes there.
         places,
         scatter,  // as a push, to places that were told before
-        gather,   // as a pull, of such places
+        gather,   // as a pull of such places; as a pass where it has a target
     };
     Kind kind = Kind::push;
     std::uint64_t request = 0;
     std::uint64_t region = 0;
     Bytes offset = 0;
     Bytes size = 0;
-    std::uint64_t target = 0;  // of a pass; 0 elsewhere, as the next
-    Bytes target_offset = 0;
+    std::uint64_t target = 0;  // of a pass, or a gather; 0 elsewhere
+    Bytes target_offset = 0;   // of a pass
     Bytes at = 0;  // which bytes of the request a push to a region, a pull or a pass is about; 0 elsewhere
 
     bool operator==(const Frame&) const = default;

@@ -87,12 +87,15 @@ void Session::add_places(Bundle& bundle, std::uint64_t request, const std::vecto
         bytes += part.size;
     }
     const Part& first = parts.front();
+    if (first.target != 0)
+        for (const Part& part : parts) places.push_back({part.target_offset, 0});
     const auto list = std::make_shared<const std::string>(backend::to_bytes(places));
     Frame frame{Frame::Kind::places, request, first.region, 0, list->size(), 0, 0, first.at};
     bundle.make_room(2, kind == Frame::Kind::scatter ? bytes : 0);
     bundle.add({frame, list->data()}, list);
     frame.kind = kind;
     frame.size = bytes;
+    frame.target = first.target;
     bundle.add({frame, nullptr, std::move(memory)});
 }
 
@@ -197,16 +200,18 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
     };
     if (range.size() == 0) return ask_for(request.parts->first());
     std::vector<Part> small;
+    // A pass has two places for each.
+    const std::size_t most = request.pass ? backend::most_places / 2 : backend::most_places;
     const auto flush = [&] {
         if (small.size() == 1) ask_for(small.front());
         if (small.size() > 1) add_places(bundle, number, small, Frame::Kind::gather, {});
         small.clear();
     };
     request.parts->cut(range, range.size(), [&](const Part& part) {
-        const bool alone = request.pass || !line.scatters || part.size > small_request;
-        if (alone || small.size() == backend::most_places ||
-            (!small.empty() && small.front().region != part.region))
-            flush();
+        const bool alone = !line.scatters || part.size > small_request;
+        const bool with_them =
+            small.empty() || (small.front().region == part.region && small.front().target == part.target);
+        if (alone || small.size() == most || !with_them) flush();
         alone ? ask_for(part) : small.push_back(part);
     });
     flush();

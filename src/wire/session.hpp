@@ -271,7 +271,7 @@ private:
         std::lock_guard lock(mutex_);
         return find_region(frame, write);
     }
-    Result<std::shared_ptr<Region>> target_of(const backend::Frame& frame) const;
+    Result<std::shared_ptr<Region>> find_target(const backend::Frame& frame) const;
     Result<backend::Landing> landing_of_answer(const backend::Frame& frame);
     // What came into memory of a GPU, or into a slot of it.
     Result<void> answered(const backend::Frame& frame, const backend::Landing& landing);
@@ -285,7 +285,6 @@ private:
     Result<void> told_places(const backend::Frame& frame, const backend::Landing& landing);
     Result<void> pushed(const backend::Frame& frame, const backend::Landing& landing);
     Result<void> give(const backend::Frame& frame);
-    Result<void> gather(const backend::Frame& frame);
     // With the mutex held. True where more of its kind may be coming, and are worth waiting for.
     Result<bool> add_fetch(Fetch fetch);
     void pump_soon(bool wait);

@@ -13,12 +13,10 @@ namespace sidestep::wire {
 using backend::Frame;
 using backend::Landing;
 
-Result<std::shared_ptr<Region>> Session::target_of(const Frame& frame) const {
-    std::lock_guard lock(mutex_);
+Result<std::shared_ptr<Region>> Session::find_target(const Frame& frame) const {
     const auto found = regions_.find(frame.target);
     if (found == regions_.end() || !found->second->beyond)
         return Error{ErrorCode::not_found, "what leads to another machine is there no longer", "session", {}};
-    SIDESTEP_CHECK(found->second->check(frame.target_offset, frame.size));
     return found->second;
 }
 
@@ -177,9 +175,8 @@ Result<void> Session::act_on(const Frame& frame, Landing landing) {
             return came(frame.request, false, frame.offset, frame.size);
         case Frame::Kind::pull:
         case Frame::Kind::pass:
-            return give(frame);
         case Frame::Kind::gather:
-            return gather(frame);
+            return give(frame);
         case Frame::Kind::fault:
             return fault(frame, landing);
     }

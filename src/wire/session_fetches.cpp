@@ -1,5 +1,6 @@
 // What the other end asks for, and is sent, or a third machine.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,39 +13,34 @@ namespace sidestep::wire {
 
 using backend::Frame;
 
-// Answers a pull or a pass.
+// Answers a pull or a pass; a gather is many of one kind, and they are added together, so that they can go together whatever other
+// threads do meanwhile.
 Result<void> Session::give(const Frame& frame) {
-    auto region = region_of(frame, false);
-    auto to = frame.kind == Frame::Kind::pass ? target_of(frame) : std::shared_ptr<Region>();
-    if (!region || !to) {
-        refuse(frame.request, frame.size, region ? to.error() : region.error());
-        return {};
-    }
-    bool wait = false;
-    {
-        std::lock_guard lock(mutex_);
-        SIDESTEP_TRY(wait, add_fetch({std::move(*region), frame.request, frame.at, frame.offset, frame.size,
-                                      std::move(*to), frame.target_offset}));
-    }
-    pump_soon(wait);
-    return {};
-}
-
-// As many pulls as there are places.
-Result<void> Session::gather(const Frame& frame) {
+    const bool leads_on = frame.kind == Frame::Kind::pass || frame.target != 0;
     Result<void> refused;
     bool wait = true;
     {
         std::lock_guard lock(mutex_);
-        SIDESTEP_TRY(const auto told, take_places(frame));
-        auto region = find_region({frame.kind, frame.request, frame.region}, false);
-        if (!region) refused = region.error();
-        for (const backend::RegionPart& place : told)
-            if (refused) refused = (*region)->check(place.offset, place.size);
+        std::vector<backend::RegionPart> places{{frame.offset, frame.size}};
+        if (leads_on) places.push_back({frame.target_offset, 0});
+        if (frame.kind == Frame::Kind::gather) {
+            SIDESTEP_TRY(places, take_places(frame));
+        }
+        const std::size_t count = leads_on ? places.size() / 2 : places.size();
+        const std::span from(places.data(), count), to(places.data() + places.size() - count, count);
+        const auto region = find_region({frame.kind, frame.request, frame.region}, false);
+        const auto target = leads_on ? find_target(frame) : std::shared_ptr<Region>();
+        if (!region || !target) refused = region ? target.error() : region.error();
+        Bytes all = 0;
+        for (std::size_t i = 0; i < count; all += from[i++].size) {
+            if (refused) refused = (*region)->check(from[i].offset, from[i].size);
+            if (refused && *target) refused = (*target)->check(to[i].offset, from[i].size);
+        }
+        if (all != frame.size) return not_asked_for();
         Bytes at = frame.at;
-        for (auto next = told.begin(); refused && next != told.end(); at += next++->size) {
-            SIDESTEP_TRY(const bool small,
-                         add_fetch({*region, frame.request, at, next->offset, next->size, nullptr, 0}));
+        for (std::size_t i = 0; refused && i < count; at += from[i++].size) {
+            SIDESTEP_TRY(const bool small, add_fetch({*region, frame.request, at, from[i].offset,
+                                                      from[i].size, *target, to[i].offset}));
             wait = wait && small;
         }
     }

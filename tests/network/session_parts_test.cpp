@@ -1,5 +1,4 @@
 // Requests with many parts: all arrive where they belong, over links that end too, and are told of once.
-#include <atomic>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -18,22 +17,10 @@ using test::Came;
 using test::comes;
 using test::Frame;
 using test::Guarded;
+using test::Heard;
+using test::list;
 using test::mib;
-
-// How often somebody was told, and of how many errors.
-struct Heard {
-    Session::Told told() {
-        return [this](const Result<void>& result) {
-            errors += !result;
-            ++times;
-        };
-    }
-    bool once() const {
-        return comes([this] { return times > 0; }) && times == 1;
-    }
-    std::atomic<int> errors{0};
-    std::atomic<int> times{0};
-};
+using test::scatter;
 
 // Pieces of all sizes that lie in one order here and in another one there.
 struct Scattered {
@@ -265,16 +252,6 @@ TEST(SessionParts, WhatWaitsToBeAskedForIsNotAnswered) {
     }
 }
 
-std::string list(const std::vector<backend::RegionPart>& places, std::uint64_t request, std::uint64_t region,
-                 Bytes at = 0) {
-    const std::string bytes = backend::to_bytes(places);
-    return test::said({Frame::Kind::places, request, region, 0, bytes.size(), 0, 0, at}, bytes);
-}
-
-std::string scatter(const std::string& bytes, std::uint64_t request, std::uint64_t region, Bytes at = 0) {
-    return test::said({Frame::Kind::scatter, request, region, 0, bytes.size(), 0, 0, at}, bytes);
-}
-
 // Small ones leave in two frames, and come back as one answer.
 TEST(SessionParts, SmallOnesTravelTogether) {
     SIDESTEP_NEEDS_BARE_SOCKETS();
@@ -309,13 +286,14 @@ struct Refused {
     std::vector<backend::RegionPart> places;
     std::uint64_t region;
     ErrorCode code;
+    std::uint64_t target = 0;
 };
 
 // Each list is followed by 6 bytes of `kind`, and answered by a fault for all of them.
 void expect_refused(const Alone& alone, Frame::Kind kind, const std::vector<Refused>& cases) {
     std::uint64_t request = 0;
-    for (const auto& [places, region, code] : cases) {
-        const Frame frame{kind, ++request, region, 0, 6};
+    for (const auto& [places, region, code, target] : cases) {
+        const Frame frame{kind, ++request, region, 0, 6, target};
         ASSERT_TRUE(alone.says(list(places, request, region) +
                                test::said(frame, frame.has_payload() ? "abcdef" : "")));
         const Came came = alone.hears();
@@ -350,6 +328,72 @@ TEST(SessionParts, AreReadWhereTheyMayBe) {
     EXPECT_FALSE(alone.session->end().has_value());
     ASSERT_TRUE(alone.says(list({{50, 3}}, 9, region) + gather(9, region, 4)));
     EXPECT_TRUE(alone.has_ended()) << "another size than that of the places";
+}
+
+// A region of a third machine, 1000 bytes that it calls 33.
+std::uint64_t grant_beyond(const Alone& node, const Alone& third) {
+    auto region = std::make_shared<Region>();
+    region->size = 1000;
+    region->beyond = third.session;
+    region->target = 33;
+    return node.session->grant(region);
+}
+
+// One question for all, and one request to the third machine, into which nothing that ends meanwhile can break.
+TEST(SessionParts, ArePassedOnTogether) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    constexpr std::size_t many = backend::most_places / 2;
+    Guarded memory(2 * many, 1);
+    Alone client, node, third;
+    const auto region = node.session->grant(test::region_of(memory, true, false));
+    const auto beyond = grant_beyond(node, third);
+    std::vector<Part> parts;
+    std::vector<backend::RegionPart> targets;
+    std::string bytes;
+    for (std::size_t i = 0; i < many; ++i) {
+        const Bytes from = 2 * (many - 1 - i);
+        parts.push_back(
+            {.region = region, .offset = from, .size = 2, .target = beyond, .target_offset = 3 * i});
+        targets.push_back({3 * i, 2});
+        bytes += memory.text().substr(from, 2);
+    }
+    Heard heard;
+    ASSERT_TRUE(client.session->pass(parts, heard.told()).ok());
+    const Came places = client.hears(), question = client.hears();
+    const std::uint64_t request = places.frame.request;
+    EXPECT_EQ(question.frame, (Frame{Frame::Kind::gather, request, region, 0, 2 * many, beyond}));
+    ASSERT_TRUE(node.says(test::said(places.frame, places.payload) + test::said(question.frame)));
+    const Came told = third.hears(), came = third.hears();
+    EXPECT_EQ(list(targets, told.frame.request, 33), test::said(told.frame, told.payload));
+    EXPECT_EQ(scatter(bytes, told.frame.request, 33), test::said(came.frame, came.payload));
+    ASSERT_TRUE(third.says(test::said({Frame::Kind::confirm, told.frame.request, 0, 0, 2 * many})));
+    const Came confirm = node.hears();
+    EXPECT_EQ(confirm.frame, (Frame{Frame::Kind::confirm, request, 0, 0, 2 * many}));
+    ASSERT_TRUE(client.says(test::said(confirm.frame)));
+    ASSERT_TRUE(heard.once());
+    EXPECT_EQ(heard.errors, 0);
+}
+
+TEST(SessionParts, ArePassedOnWhereTheyMayBe) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    Guarded memory(100, 1), closed(100, 2);
+    Alone node, third;
+    const auto region = node.session->grant(test::region_of(memory, true, false));
+    const auto writable = node.session->grant(test::region_of(closed, false, true));
+    const auto beyond = grant_beyond(node, third);
+    const std::vector<backend::RegionPart> good{{0, 3}, {10, 3}, {0, 0}, {997, 0}};
+    expect_refused(node, Frame::Kind::gather,
+                   {{{{0, 3}, {98, 3}, {0, 0}, {997, 0}}, region, ErrorCode::invalid_argument, beyond},
+                    {{{0, 3}, {10, 3}, {0, 0}, {998, 0}}, region, ErrorCode::invalid_argument, beyond},
+                    {{{0, 3}, {10, 3}, {1ull << 40, 0}, {0, 0}}, region, ErrorCode::invalid_argument, beyond},
+                    {good, writable, ErrorCode::permission_denied, beyond},
+                    {good, region + 99, ErrorCode::not_found, beyond},
+                    {good, region, ErrorCode::not_found, writable},
+                    {good, region, ErrorCode::not_found, 77}});
+    EXPECT_FALSE(node.session->end().has_value());
+    ASSERT_TRUE(node.says(list({{0, 3}, {10, 3}}, 9, region) +
+                          test::said({Frame::Kind::gather, 9, region, 0, 6, beyond})));
+    EXPECT_TRUE(node.has_ended()) << "places without targets";
 }
 
 // Neither what was granted is left, nor anything else touched.

@@ -1,6 +1,7 @@
 // What tests of sessions share.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -40,6 +41,33 @@ inline bool begun(Moving& moving, const Result<backend::Progress>& answer) {
 }
 inline bool begun(Moving&, const Result<void>& answer) {
     return answer.ok();
+}
+
+// How often somebody was told, and of how many errors.
+struct Heard {
+    Session::Told told() {
+        return [this](const Result<void>& result) {
+            errors += !result;
+            ++times;
+        };
+    }
+    bool once() const {
+        return comes([this] { return times > 0; }) && times == 1;
+    }
+    std::atomic<int> errors{0};
+    std::atomic<int> times{0};
+};
+
+// A frame of places, and one with what goes there.
+inline std::string list(const std::vector<backend::RegionPart>& places, std::uint64_t request,
+                        std::uint64_t region, Bytes at = 0) {
+    const std::string bytes = backend::to_bytes(places);
+    return said({Frame::Kind::places, request, region, 0, bytes.size(), 0, 0, at}, bytes);
+}
+
+inline std::string scatter(const std::string& bytes, std::uint64_t request, std::uint64_t region,
+                           Bytes at = 0) {
+    return said({Frame::Kind::scatter, request, region, 0, bytes.size(), 0, 0, at}, bytes);
 }
 
 // Memory with bytes before and behind that nobody may touch.

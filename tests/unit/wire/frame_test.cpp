@@ -31,6 +31,7 @@ std::vector<Frame> good_frames() {
         {Frame::Kind::places, 1, 2, 0, most_places * place_bytes, 0, 0, 7},
         {Frame::Kind::scatter, 1, 2, 0, max_push, 0, 0, 7},
         {Frame::Kind::gather, 1, 2, 0, 1ull << 40, 0, 0, 7},
+        {Frame::Kind::gather, 1, 2, 0, 4, 5, 0, 7},
     };
 }
 
@@ -132,7 +133,8 @@ TEST(Frame, BoundsAreOfTheirKinds) {
         {{Frame::Kind::fault, 1, 0, 0, 1, 1}, false},
         {{Frame::Kind::confirm, 1, 0, 0, 1, 1}, false},
         {{Frame::Kind::pull, 1, 1, 0, 1, 1}, false},
-        {{Frame::Kind::gather, 1, 1, 0, 1, 1}, false},
+        {{Frame::Kind::gather, 1, 1, 0, 1, 1}, true},
+        {{Frame::Kind::gather, 1, 1, 0, 1, 1, 1}, false},
         {{Frame::Kind::pass, 1, 1, 0, most_bytes, 1, 1}, false},
         {{Frame::Kind::pass, 1, 1, 1, most_bytes, 1, 0}, false},
     };
