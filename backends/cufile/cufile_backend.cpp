@@ -54,7 +54,8 @@ public:
         const Conditions conditions = read_conditions(driver::MachineFiles(options_.root), topology);
         // What is known to be missing is known without the library, whose opening takes up to 2 seconds.
         if (!conditions.met()) return conditions.refusal();
-        return load(topology, conditions);
+        const auto loaded = load(topology, conditions);
+        return loaded ? *loaded : Support::no(loaded.error().message, loaded.error().hint);
     }
 
     std::vector<Capability> capabilities() const override {
@@ -108,27 +109,23 @@ public:
     }
 
 private:
-    Support load(const Topology& topology, const Conditions& conditions) {
-        auto cufile = driver::Cufile::load(options_.libraries);
-        if (!cufile) return Support::no(cufile.error().message, cufile.error().hint);
-        if (!(*cufile)->has_stats())
+    Result<Support> load(const Topology& topology, const Conditions& conditions) {
+        SIDESTEP_TRY(auto cufile, driver::Cufile::load(options_.libraries));
+        if (!cufile->has_stats())
             return Support::no(
                 fmt::format("libcufile {} cannot show which way bytes take, and without that it is not used",
-                            (*cufile)->version_text()),
+                            cufile->version_text()),
                 "install libcufile 1.15 or newer (CUDA 13.0)");
-        auto cuda = driver::Cuda::load();
-        if (!cuda) return Support::no(cuda.error().message, cuda.error().hint);
-        auto gpus = DirectGpus::find(*cuda, topology);
-        if (!gpus) return Support::no(gpus.error().message, gpus.error().hint);
+        SIDESTEP_TRY(const auto cuda, driver::Cuda::load());
+        SIDESTEP_TRY(auto gpus, DirectGpus::find(cuda, topology));
         const char* folder = std::getenv("TMPDIR");
-        if (auto opened = (*cufile)->open_driver(folder != nullptr && *folder != '\0' ? folder : "/tmp");
+        if (auto opened = cufile->open_driver(folder != nullptr && *folder != '\0' ? folder : "/tmp");
             !opened)
             return Support::no(
-                fmt::format("libcufile {}: {}", (*cufile)->version_text(), opened.error().message),
+                fmt::format("libcufile {}: {}", cufile->version_text(), opened.error().message),
                 opened.error().hint);
-        if (auto counted = (*cufile)->gpu_counts(); !counted)
-            return Support::no(counted.error().message, counted.error().hint);
-        opened_ = std::make_shared<Shared>(std::move(*cufile), std::move(*gpus));
+        SIDESTEP_CHECK(cufile->gpu_counts());
+        opened_ = std::make_shared<Shared>(std::move(cufile), std::move(gpus));
         gb_per_s_ = quickest_link(topology);
         return Support::yes(fmt::format("libcufile {}, {}; each file system is proven before it is used",
                                         opened_->cufile->version_text(),

@@ -11,10 +11,6 @@ namespace {
 
 constexpr std::size_t scratch_size = std::size_t{2} << 20;
 
-Error too_long() {
-    return Error{ErrorCode::internal, "more than a block was to go through host memory", "cufile"};
-}
-
 CUdeviceptr device_pointer(const void* address) {
     return reinterpret_cast<CUdeviceptr>(address);
 }
@@ -52,14 +48,12 @@ Result<void> DirectGpu::copy(CUdeviceptr target, CUdeviceptr source, Bytes bytes
 
 Result<void> DirectGpu::to_gpu(void* target, const void* source, Bytes bytes) {
     const std::lock_guard lock(mutex_);
-    if (bytes > block) return too_long();
     std::memcpy(pinned_, source, bytes);
     return copy(device_pointer(target), device_pointer(pinned_), bytes);
 }
 
 Result<void> DirectGpu::to_host(void* target, const void* source, Bytes bytes) {
     const std::lock_guard lock(mutex_);
-    if (bytes > block) return too_long();
     SIDESTEP_CHECK(copy(device_pointer(pinned_), device_pointer(source), bytes));
     std::memcpy(target, pinned_, bytes);
     return {};
@@ -69,22 +63,21 @@ Result<std::unique_ptr<DirectGpus>> DirectGpus::find(std::shared_ptr<const drive
                                                      const Topology& topology) {
     SIDESTEP_CHECK(cuda->check(cuda->cuInit(0), "cuInit"));
     std::unique_ptr<DirectGpus> gpus(new DirectGpus(cuda));
-    for (int index = 0; index < topology.gpu_count(); ++index)
-        gpus->slots_.push_back(std::make_unique<Slot>());
+    gpus->slots_ = std::vector<Slot>(static_cast<std::size_t>(topology.gpu_count()));
     SIDESTEP_TRY(const auto addresses, driver::pci_addresses(*cuda));
     for (std::size_t ordinal = 0; ordinal < addresses.size(); ++ordinal)
         for (const Device& known : topology.devices())
             if (known.kind == DeviceKind::gpu && driver::same_pci_address(known.bus_id, addresses[ordinal]))
-                gpus->slots_[static_cast<std::size_t>(known.index)]->ordinal = static_cast<int>(ordinal);
+                gpus->slots_[static_cast<std::size_t>(known.index)].ordinal = static_cast<int>(ordinal);
     return gpus;
 }
 
 Result<DirectGpu*> DirectGpus::open(int index) {
     if (index < 0 || static_cast<std::size_t>(index) >= slots_.size() ||
-        slots_[static_cast<std::size_t>(index)]->ordinal < 0)
+        slots_[static_cast<std::size_t>(index)].ordinal < 0)
         return Error{ErrorCode::not_found, fmt::format("CUDA shows this process no gpu:{}", index), "cufile",
                      "see CUDA_VISIBLE_DEVICES"};
-    Slot& slot = *slots_[static_cast<std::size_t>(index)];
+    Slot& slot = slots_[static_cast<std::size_t>(index)];
     const std::lock_guard lock(slot.mutex);
     if (!slot.open) {
         SIDESTEP_TRY(slot.open, DirectGpu::open(cuda_, index, slot.ordinal));

@@ -75,7 +75,7 @@ private:
     explicit DirectGpus(std::shared_ptr<const driver::Cuda> cuda) : cuda_(std::move(cuda)) {}
 
     const std::shared_ptr<const driver::Cuda> cuda_;
-    std::vector<std::unique_ptr<Slot>> slots_;  // by topology index
+    std::vector<Slot> slots_;  // by topology index
 };
 
 }  // namespace sidestep::backends::cufile

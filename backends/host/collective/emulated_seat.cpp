@@ -1,5 +1,7 @@
 #include "backends/host/collective/emulated_seat.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/try.hpp"
@@ -19,12 +21,9 @@ Error invalid(std::string message) {
 
 // An arena as tasks expect it at first. It is shared before anybody knows of it: that moves its bytes, and others
 // write flags into them later.
-struct FreshArena {
-    Allocation memory;
-    backend::Exported exported;
-};
-Result<FreshArena> fresh_arena(const SeatSurroundings& surroundings, const Place& place,
-                               const protocol::ArenaLayout& layout) {
+Result<std::pair<Allocation, backend::Exported>> fresh_arena(const SeatSurroundings& surroundings,
+                                                             const Place& place,
+                                                             const protocol::ArenaLayout& layout) {
     const MemoryKind kind = place.is_gpu() ? MemoryKind::device : MemoryKind::pinned;
     SIDESTEP_TRY(auto memory, surroundings.memory->allocate(place, layout.bytes(), kind));
     SIDESTEP_TRY(auto exported, surroundings.sharer->share(memory.buffer()));
@@ -32,7 +31,7 @@ Result<FreshArena> fresh_arena(const SeatSurroundings& surroundings, const Place
         return Error{ErrorCode::internal, "memory of an arena cannot be shared", place.to_string()};
     std::memset(static_cast<char*>(memory.address()) + layout.lamport(0, 0), protocol::lamport_empty & 0xff,
                 layout.lamport_bytes());
-    return FreshArena{std::move(memory), std::move(*exported)};
+    return std::pair(std::move(memory), std::move(*exported));
 }
 
 }  // namespace
@@ -100,8 +99,8 @@ bool EmulatedSeat::over_nvlink(const Place& other) const {
 
 Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_host() {
     SIDESTEP_TRY(auto fresh, fresh_arena(surroundings_, Place::host(), state_.layout));
-    take_arena(std::move(fresh.memory));
-    return std::make_shared<const backend::Exported>(std::move(fresh.exported));
+    take_arena(std::move(fresh.first));
+    return std::make_shared<const backend::Exported>(std::move(fresh.second));
 }
 
 Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, std::span<char> memory) {
@@ -151,12 +150,9 @@ void EmulatedSeat::run_one(const CollectiveTask& task) {
 void EmulatedSeat::start_counters_at(std::uint64_t count) {
     Counters& counters = state_.counters;
     counters.epoch = count;
-    for (unsigned block = 0; block < protocol::max_blocks; ++block) {
-        counters.round[block] = count;
-        for (unsigned rank = 0; rank < protocol::max_ranks; ++rank) {
-            counters.sent[block][rank] = counters.received[block][rank] = count;
-        }
-    }
+    std::ranges::fill(counters.round, count);
+    for (auto* way : {&counters.sent, &counters.received})
+        for (auto& ranks : *way) std::ranges::fill(ranks, count);
 }
 
 Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& request,
@@ -167,7 +163,7 @@ Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& req
     const protocol::ArenaLayout layout{request.ranks};
     SIDESTEP_TRY(auto fresh, fresh_arena(surroundings, request.place, layout));
     return std::unique_ptr<backend::Seat>(
-        std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(fresh.memory)));
+        std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(fresh.first)));
 }
 
 }  // namespace sidestep::backends::host

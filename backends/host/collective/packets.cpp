@@ -104,7 +104,9 @@ private:
             return work(LineFormat{protocol::line_flag(state_.counters.epoch)},
                         arena + state_.layout.lines(phase, parity_, from_rank));
         if (task_.shape == Shape::lamport)
-            return work(LamportFormat{}, arena + state_.layout.lamport(lamport_set(), from_rank));
+            return work(
+                LamportFormat{},
+                arena + state_.layout.lamport(protocol::lamport_set(state_.counters.lamport), from_rank));
         return work(PacketFormat{flag_}, arena + state_.layout.packets(phase, parity_, from_rank));
     }
 
@@ -175,8 +177,6 @@ private:
         return {part(task_.send, send + (task_.send_blocks ? rank * bytes : 0), bytes), bytes,
                 part(task_.recv, recv + (task_.recv_blocks ? rank * bytes : 0), bytes), bytes, unit};
     }
-
-    unsigned lamport_set() const { return protocol::lamport_set(state_.counters.lamport); }
 
     // What the sources have of this rank's slice, combined, to the targets.
     bool own_slice() {
