@@ -56,6 +56,10 @@ function(sidestep_compile_together target)
         set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 32)
         target_compile_options(${target} PRIVATE -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=
                                                  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+        if(NOT SIDESTEP_SANITIZE)
+            # A drop-in takes what it calls, not all that was compiled with it.
+            target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections>)
+        endif()
         set_property(GLOBAL APPEND PROPERTY SIDESTEP_COMPILED_TOGETHER ${target})
     endif()
 endfunction()

@@ -32,7 +32,7 @@ Result<Enqueued*> InFlight::take() {
     CUevent event = nullptr;
     const driver::Cuda& cuda = context_->cuda();
     const CUresult status = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    if (status != CUDA_SUCCESS) return cuda.error(status, "cuEventCreate");
+    if (status != CUDA_SUCCESS) return cuda.error(status, "cuEventCreate", fmt::format("gpu:{}", gpu_));
     made_.fetch_add(1, std::memory_order_relaxed);
     return &share.all.emplace_back(Enqueued{event});
 }
