@@ -42,8 +42,10 @@ Result<void> DeviceTrials::once(int way, const Place& gpu, std::string_view who,
     Outcome& known = found->second;
     if (!first && now < known.holds_until) return known.result;
     auto done = attempt();
-    const bool for_good = done || done.error().code == ErrorCode::mismatch;
-    known.holds_until = for_good ? Clock::time_point::max() : now + holds_for;
+    if (done || done.error().code == ErrorCode::mismatch)
+        known.holds_until = Clock::time_point::max();
+    else if (done.error().code == ErrorCode::timed_out)
+        known.holds_until = now + silence_holds_for;
     const bool said = !first && !done && known.result.error().message == done.error().message;
     if (!done && !said)
         base::log(base::LogLevel::warn, fmt::format("memory of {} is not trusted to {}: {}", gpu.to_string(),

@@ -29,12 +29,12 @@ struct DeviceTrial {
 Result<void> try_device(const DeviceTrial& trial, DmaBufs& gpus, const Buffer& scratch);
 
 // What came of trials, by how a GPU's memory is reached. Whether bytes arrive unhurt is asked once; what kept them from being
-// sent may be over after a while. Any thread.
+// sent may be over. Any thread.
 class DeviceTrials {
 public:
     using Clock = std::chrono::steady_clock;
-    // A trial that sends nothing may take seconds, and memory is registered piece by piece.
-    static constexpr std::chrono::seconds holds_for{10};
+    // A trial that nothing answers takes seconds, and memory is registered piece by piece.
+    static constexpr std::chrono::seconds silence_holds_for{10};
 
     // `who`: to whom memory that fails is not trusted, for the log.
     Result<void> once(int way, const Place& gpu, std::string_view who,

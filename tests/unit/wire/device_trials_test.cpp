@@ -6,7 +6,7 @@
 namespace sidestep::backend {
 namespace {
 
-constexpr auto holds_for = DeviceTrials::holds_for;
+constexpr auto holds_for = DeviceTrials::silence_holds_for;
 
 struct Tried {
     const char* what;
@@ -17,11 +17,13 @@ struct Tried {
 
 TEST(DeviceTrials, AnOutcomeHolds) {
     const Error silent{ErrorCode::timed_out, "nothing came back", "card"};
+    const Error full{ErrorCode::out_of_memory, "no room", "card"};
     const Error other{ErrorCode::mismatch, "other bytes came", "card"};
     for (const Tried& tried : {Tried{"bytes came unhurt", {}, 1000 * holds_for, 1},
                                Tried{"other bytes came", other, 1000 * holds_for, 1},
-                               Tried{"nothing was sent, at once", silent, holds_for / 2, 1},
-                               Tried{"nothing was sent, after a while", silent, holds_for, 2}}) {
+                               Tried{"nothing answered, soon", silent, holds_for / 2, 1},
+                               Tried{"nothing answered, after a while", silent, holds_for, 2},
+                               Tried{"the card had no room", full, {}, 2}}) {
         DeviceTrials trials;
         int made = 0;
         const auto attempt = [&] {
