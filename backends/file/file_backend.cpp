@@ -29,7 +29,7 @@ constexpr unsigned depth = 128;
 
 constexpr int max_io_threads = 32;
 // Threads that copy between page cache and memory, and what one of them reads at a time where there are many:
-// two share a slice then, so that a slot is full sooner. Few are slower so (docs/lab-book.md, "What constants stand on").
+// two share a slice then, so that a slot is full sooner. With few processors parts are slower (docs/lab-book.md, "What constants stand on").
 constexpr int max_copying_threads = 48;
 constexpr unsigned many_copying_threads = 16;
 constexpr Bytes part_of_many = 1_MiB;

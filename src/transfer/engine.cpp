@@ -164,7 +164,7 @@ Result<Receipt>& Engine::take(Activity& job) {
 void Engine::let_go(Activity& job) {
     if (owner_.forked()) return;
     job.hand_over(false);
-    // The buffers may go now.
+    // The buffers may go after that. Nearly always they may at once, and a Rest would look at the clock.
     if (!job.touches_buffers()) return;
     for (Rest rest; job.touches_buffers();) {
         const Round round = go_on(job);

@@ -199,8 +199,9 @@ private:
     bool hurried_ = false;  // what is in flight is not waited for any more than the grace
     bool handed_over_ = false;
     Clock::time_point drain_since_;
-    std::optional<double> sealing_;  // since when the targets are made final, in seconds since the start
-    Clock::time_point ended_at_;     // with a place on a stream
+    std::optional<double>
+        sealing_;  // when making the targets final began, in seconds since the start; 0 without files
+    Clock::time_point ended_at_;  // with a place on a stream
     Clock::time_point next_wake_;
     std::atomic<bool> news_{false};  // a piece has ended that nobody has looked at yet
     std::atomic<bool> is_abandoned_{false};

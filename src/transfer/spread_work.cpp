@@ -34,7 +34,7 @@ constexpr Bytes slots_a_writer = 1;
 constexpr Bytes min_ring = Bytes{16} << 20;
 constexpr Bytes max_ring = Bytes{128} << 20;
 // A save around the page cache, whose requests wait for a device: as much as it has to have outstanding, and
-// no more (same place).
+// no more (docs/lab-book.md, "What constants stand on").
 constexpr Bytes ring_around_cache = Bytes{32} << 20;
 // Cells that are looked at to learn how the bytes are divided, where their number is known.
 constexpr std::size_t sampled_cells = 64;

@@ -271,6 +271,7 @@ private:
         std::lock_guard lock(mutex_);
         return find_region(frame, write);
     }
+    // With the mutex held: the region of a third machine that the frame names.
     Result<std::shared_ptr<Region>> find_target(const backend::Frame& frame) const;
     Result<backend::Landing> landing_of_answer(const backend::Frame& frame);
     // What came into memory of a GPU, or into a slot of it.

@@ -13,8 +13,8 @@ namespace sidestep::wire {
 
 using backend::Frame;
 
-// Answers a pull or a pass; a gather is many of one kind, and they are added together, so that they can go together whatever other
-// threads do meanwhile.
+// Answers a pull, a pass, or a gather, which is many of either. All of a gather are added under one lock: a confirmation that
+// comes meanwhile does not send some of them ahead.
 Result<void> Session::give(const Frame& frame) {
     const bool leads_on = frame.kind == Frame::Kind::pass || frame.target != 0;
     Result<void> refused;

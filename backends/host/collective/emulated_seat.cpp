@@ -21,9 +21,12 @@ Error invalid(std::string message) {
 
 // An arena as tasks expect it at first. It is shared before anybody knows of it: that moves its bytes, and others
 // write flags into them later.
-Result<std::pair<Allocation, backend::Exported>> fresh_arena(const SeatSurroundings& surroundings,
-                                                             const Place& place,
-                                                             const protocol::ArenaLayout& layout) {
+struct FreshArena {
+    Allocation memory;
+    backend::Exported exported;
+};
+Result<FreshArena> fresh_arena(const SeatSurroundings& surroundings, const Place& place,
+                               const protocol::ArenaLayout& layout) {
     const MemoryKind kind = place.is_gpu() ? MemoryKind::device : MemoryKind::pinned;
     SIDESTEP_TRY(auto memory, surroundings.memory->allocate(place, layout.bytes(), kind));
     SIDESTEP_TRY(auto exported, surroundings.sharer->share(memory.buffer()));
@@ -31,7 +34,7 @@ Result<std::pair<Allocation, backend::Exported>> fresh_arena(const SeatSurroundi
         return Error{ErrorCode::internal, "memory of an arena cannot be shared", place.to_string()};
     std::memset(static_cast<char*>(memory.address()) + layout.lamport(0, 0), protocol::lamport_empty & 0xff,
                 layout.lamport_bytes());
-    return std::pair(std::move(memory), std::move(*exported));
+    return FreshArena{std::move(memory), std::move(*exported)};
 }
 
 }  // namespace
@@ -99,8 +102,8 @@ bool EmulatedSeat::over_nvlink(const Place& other) const {
 
 Result<std::shared_ptr<const backend::Exported>> EmulatedSeat::move_arena_to_host() {
     SIDESTEP_TRY(auto fresh, fresh_arena(surroundings_, Place::host(), state_.layout));
-    take_arena(std::move(fresh.first));
-    return std::make_shared<const backend::Exported>(std::move(fresh.second));
+    take_arena(std::move(fresh.memory));
+    return std::make_shared<const backend::Exported>(std::move(fresh.exported));
 }
 
 Result<void> EmulatedSeat::reach(unsigned rank, unsigned slot, std::span<char> memory) {
@@ -163,7 +166,7 @@ Result<std::unique_ptr<backend::Seat>> make_seat(const backend::SeatRequest& req
     const protocol::ArenaLayout layout{request.ranks};
     SIDESTEP_TRY(auto fresh, fresh_arena(surroundings, request.place, layout));
     return std::unique_ptr<backend::Seat>(
-        std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(fresh.first)));
+        std::make_unique<EmulatedSeat>(request, std::move(surroundings), std::move(fresh.memory)));
 }
 
 }  // namespace sidestep::backends::host
