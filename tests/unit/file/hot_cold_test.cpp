@@ -104,7 +104,9 @@ TEST_P(HotColdTest, AFewWarmPagesBringNoOthersIntoTheCache) {
     ASSERT_TRUE(bytes.ok()) << bytes.error().to_string();
     EXPECT_EQ(pages.text(0, 8_MiB), text_.substr(0, 8_MiB));
     EXPECT_EQ(bytes->page_cache, 2_MiB);
-    EXPECT_EQ(held(path_), 2_MiB);
+    // What came along is locked by nobody: a kernel that reclaims early (warm_pages.hpp) may have taken it back.
+    EXPECT_LE(held(path_), 2_MiB);
+    EXPECT_GE(held(path_), 1_MiB + 640_KiB);
 }
 
 TEST_P(HotColdTest, ColdBytesLeaveTheCacheEmptyAndHotOnesTheDeviceAlone) {
