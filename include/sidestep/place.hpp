@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -56,21 +57,28 @@ public:
     // The GPU's number, or the NUMA node of host memory (-1: any), or -1 for the others.
     int index() const { return index_; }
     // The path of a file place, the name of a shared one, the bus id of p2pmem, empty otherwise.
-    const std::string& path() const { return path_; }
+    const std::string& path() const { return (names_ ? *names_ : none_).path; }
     // The machine's name, empty for this one.
-    const std::string& node() const { return node_; }
+    const std::string& node() const { return (names_ ? *names_ : none_).node; }
 
     std::string to_string() const;
 
-    auto operator<=>(const Place&) const = default;
+    bool operator==(const Place& other) const;
+    std::strong_ordering operator<=>(const Place& other) const;
 
 private:
-    Place(PlaceKind kind, int index, std::string path) : kind_(kind), index_(index), path_(std::move(path)) {}
+    struct Names {
+        std::string path;
+        std::string node;
+        auto operator<=>(const Names&) const = default;
+    };
+    Place(PlaceKind kind, int index, std::string path);
+
+    static inline const Names none_{};
 
     PlaceKind kind_ = PlaceKind::host;
     int index_ = -1;
-    std::string path_;
-    std::string node_;
+    std::shared_ptr<const Names> names_;  // shared by copies; null: neither
 };
 
 }  // namespace sidestep

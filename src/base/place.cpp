@@ -1,4 +1,5 @@
 #include <charconv>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <sidestep/memory_kind.hpp>
@@ -93,25 +94,40 @@ Result<Place> Place::parse(std::string_view text) {
 }
 
 Place Place::on(std::string node) const {
-    Place place = *this;
-    place.node_ = std::move(node);
+    Place place(kind_, index_, {});
+    if (!node.empty() || !path().empty())
+        place.names_ = std::make_shared<const Names>(Names{path(), std::move(node)});
     return place;
 }
 
+Place::Place(PlaceKind kind, int index, std::string path) : kind_(kind), index_(index) {
+    if (!path.empty()) names_ = std::make_shared<const Names>(Names{std::move(path), {}});
+}
+
+bool Place::operator==(const Place& other) const {
+    return kind_ == other.kind_ && index_ == other.index_ &&
+           (names_ == other.names_ || (path() == other.path() && node() == other.node()));
+}
+
+std::strong_ordering Place::operator<=>(const Place& other) const {
+    return std::tie(kind_, index_, path(), node()) <=>
+           std::tie(other.kind_, other.index_, other.path(), other.node());
+}
+
 std::string Place::to_string() const {
-    if (base::is_object(*this)) return "s3://" + path_;
-    std::string text = node_.empty() ? "" : node_ + "/";
+    if (base::is_object(*this)) return "s3://" + path();
+    std::string text = node().empty() ? "" : node() + "/";
     switch (kind_) {
         case PlaceKind::host:
             return text + (index_ < 0 ? "host" : fmt::format("host:{}", index_));
         case PlaceKind::gpu:
             return text + fmt::format("gpu:{}", index_);
         case PlaceKind::file:
-            return text + "file:" + path_;
+            return text + "file:" + path();
         case PlaceKind::shared:
-            return text + "shared:" + path_;
+            return text + "shared:" + path();
         case PlaceKind::p2pmem:
-            return text + "p2pmem:" + path_;
+            return text + "p2pmem:" + path();
     }
     return text;
 }
