@@ -121,7 +121,14 @@ Result<void> write_page(const DoctorCommand& command, const Globals& globals, co
 
 // Machines that should be alike.
 Result<ExitCode> examine_fleet(const std::string& folder, const Globals& globals) {
-    const auto fleet = compare_machines(folder);
+    Interrupt interrupt;
+    const auto fleet = [&] {
+        Progress progress(!globals.quiet && !globals.json);
+        return compare_machines(folder, [&](int done, int all) {
+            progress.update(fmt::format("{} of {} machines", done, all));
+            return !interrupt.requested();
+        });
+    }();
     if (!fleet) return fleet.error();
     const auto printed = print(globals.json ? fleet->to_json() : fleet->to_string());
     if (!printed) return printed.error();

@@ -1,6 +1,7 @@
 // Many machines that should be alike, and those that are not.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,9 @@ struct SIDESTEP_API Fleet {
 };
 
 // Compares the records and topology files in a folder, and what the doctor says of each. It takes three to tell
-// which is the odd one: ErrorCode::invalid_argument where there are fewer.
-SIDESTEP_API Result<Fleet> compare_machines(const std::string& folder);
+// which is the odd one: ErrorCode::invalid_argument where there are fewer. `progress` hears before each machine how many
+// were looked at; where it says false the rest is left, and the answer is ErrorCode::cancelled.
+SIDESTEP_API Result<Fleet> compare_machines(const std::string& folder,
+                                            const std::function<bool(int done, int all)>& progress = {});
 
 }  // namespace sidestep

@@ -118,27 +118,22 @@ Result<std::vector<Check>> checks_called(const std::vector<std::string>& ids) {
     return chosen;
 }
 
-}  // namespace diagnose
-
-namespace {
-
-// Pairs of GPUs are looked at one by one; a rack of NVL72 has 72.
-constexpr int most_gpus = 256;
-
-Result<diagnose::Evidence> evidence_of(const std::string& machine) {
+Result<Evidence> evidence_of(const std::string& machine) {
     SIDESTEP_TRY(const topology::MachineName name, topology::read_machine_name(machine));
-    if (name.kind == topology::MachineName::Kind::live) return diagnose::gather(std::string());
-    if (name.kind == topology::MachineName::Kind::record) return diagnose::gather(name.name);
+    if (name.kind == topology::MachineName::Kind::live) return gather(std::string());
+    if (name.kind == topology::MachineName::Kind::record) return gather(name.name);
     SIDESTEP_TRY(Topology topology, Topology::open(machine));
-    if (topology.gpu_count() > most_gpus)
+    // Pairs of GPUs are looked at one by one; a rack of NVL72 has 72.
+    constexpr int most = 256;
+    if (topology.gpu_count() > most)
         return Error{ErrorCode::unsupported,
                      fmt::format("{} has {} GPUs, and the doctor looks at {} at most", machine,
-                                 topology.gpu_count(), most_gpus),
+                                 topology.gpu_count(), most),
                      "doctor", "look at one machine of the cluster"};
-    return diagnose::evidence_of(std::move(topology));
+    return evidence_of(std::move(topology));
 }
 
-}  // namespace
+}  // namespace diagnose
 
 Result<Diagnosis> run_doctor(const DoctorOptions& options) {
     SIDESTEP_TRY(const std::vector<diagnose::Check> checks, diagnose::checks_called(options.checks));
@@ -147,7 +142,7 @@ Result<Diagnosis> run_doctor(const DoctorOptions& options) {
         SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
         machine = environment.machine;
     }
-    SIDESTEP_TRY(diagnose::Evidence evidence, evidence_of(machine));
+    SIDESTEP_TRY(diagnose::Evidence evidence, diagnose::evidence_of(machine));
     evidence.probe = options.probe;
     if (!options.expect.empty()) {
         SIDESTEP_TRY(evidence.expected, Topology::open(options.expect));

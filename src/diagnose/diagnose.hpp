@@ -20,6 +20,9 @@ bool needs_root(std::string_view command);
 // The checks, with causes first.
 Diagnosis examine_all(const Evidence& evidence, const std::vector<Check>& checks = all_checks());
 
+// What `machine` names, as Topology::open takes it, with what the checks look at; not empty.
+Result<Evidence> evidence_of(const std::string& machine);
+
 // The checks of these ids; all where none is named. ErrorCode::not_found says which it could be.
 Result<std::vector<Check>> checks_called(const std::vector<std::string>& ids);
 

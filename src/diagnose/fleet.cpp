@@ -12,6 +12,7 @@
 
 #include "base/try.hpp"
 #include "diagnose/checks/device_aspects.hpp"
+#include "diagnose/diagnose.hpp"
 #include "driver/machine_files.hpp"
 
 namespace sidestep {
@@ -26,8 +27,8 @@ constexpr std::size_t fewest = 3;
 using Parts = std::map<std::string, Aspects>;
 
 Result<Parts> parts_of(const std::string& path) {
-    SIDESTEP_TRY(const Topology topology, Topology::open(path));
-    SIDESTEP_TRY(const Diagnosis diagnosis, run_doctor({path, {}}));
+    SIDESTEP_TRY(const diagnose::Evidence evidence, diagnose::evidence_of(path));
+    const Topology& topology = evidence.topology;
     Parts parts;
     std::map<DeviceKind, int> counted;
     for (DeviceId id = 0; id < topology.devices().size(); ++id) {
@@ -45,7 +46,7 @@ Result<Parts> parts_of(const std::string& path) {
         if (const auto told = topology.parts().properties.find(name);
             told != topology.parts().properties.end())
             machine[name] = told->second;
-    for (const Finding& finding : diagnosis.findings)
+    for (const Finding& finding : diagnose::examine_all(evidence).findings)
         parts["check"][finding.id] =
             finding.applies ? std::string(to_string(finding.verdict)) : "does not apply";
     return parts;
@@ -70,10 +71,14 @@ std::string words_of(const OddMachine& odd) {
 
 }  // namespace
 
-Result<Fleet> compare_machines(const std::string& folder) {
+Result<Fleet> compare_machines(const std::string& folder,
+                               const std::function<bool(int done, int all)>& progress) {
     Fleet fleet;
     std::vector<std::pair<std::string, Parts>> machines;
-    for (const std::string& name : driver::MachineFiles(folder).names("/")) {
+    const std::vector<std::string> names = driver::MachineFiles(folder).names("/");
+    for (int done = 0; const std::string& name : names) {
+        if (progress && !progress(done++, static_cast<int>(names.size())))
+            return Error{ErrorCode::cancelled, "interrupted: not all machines were looked at", "doctor"};
         auto parts = parts_of(folder + "/" + name);
         if (parts) {
             machines.emplace_back(name, std::move(*parts));

@@ -105,10 +105,14 @@ class LongVerbs(harness.CommandTest):
     """What takes long says what it is at, and keeps what it has when it is interrupted."""
 
     def test_what_is_said(self):
+        (self.dir / "fleet").mkdir()
+        for node in range(3):
+            self.succeed("topo", "--json", "--output", self.dir / f"fleet/node{node}.json")
         for words, said in [(["copy", "gpu:0", "gpu:1", "--size", "1GiB"], ["filling ", "of 1 GiB at gpu:0"]),
                             (["copy", "gpu:0", "gpu:1", "--size", "1GiB", "--verify"], ["  verifying"]),
                             (["doctor", "--probe", "--size", "1MiB"], ["copies between GPUs begin", "1 of 56 pairs", "56 of 56 pairs"]),
                             (["bench", "collective", "barrier", "--gpu", "0,1", "--smoke"], ["barrier: 2 ranks start"]),
+                            (["doctor", "--fleet", "fleet"], ["0 of 3 machines", "2 of 3 machines"]),
                             (["tune", "--ranks", "2"], ["1 of ", ": one-shot Lamport"])]:
             with self.subTest(words=words):
                 terminal = Terminal(self, *words)
