@@ -66,6 +66,7 @@ Capability memcpy_capability(int threads) {
     copy.max_gb_per_s =
         std::min(figures::memcpy_gb_per_s_per_thread * threads, figures::memcpy_gb_per_s_ceiling);
     copy.latency_us = figures::memcpy_latency_us;
+    copy.at_once = copied_on_the_spot;
     copy.reason = "copied by the CPU's own threads";
     return copy;
 }

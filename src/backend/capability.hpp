@@ -55,7 +55,8 @@ struct Capability {
     double max_gb_per_s = 0;           // ceiling of the engine itself, 0: only the links limit it
     double latency_us = 0;             // of one piece, links left out
     bool streams = false;              // takes Piece::stream: enqueues on a caller's stream
-    std::string reason;                // one clause for Hop::reason: "DMA without the CPU"
+    Bytes at_once = 0;   // a piece between memories of at most so many is done when start() returns
+    std::string reason;  // one clause for Hop::reason: "DMA without the CPU"
 };
 
 // Why a backend that is usable on this machine does not carry these very bytes, between files and device memory or between

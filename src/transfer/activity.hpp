@@ -108,4 +108,17 @@ private:
     Completion completion_;
 };
 
+// One that was over before it could be in flight.
+class EndedActivity final : public Activity {
+public:
+    explicit EndedActivity(Result<Receipt> result) {
+        if (result) done_ = total_ = result->bytes;
+        result_.emplace(std::move(result));
+        drained_.store(true, std::memory_order_relaxed);
+        finish();
+    }
+    bool step(bool) override { return false; }
+    bool try_step(bool) override { return false; }
+};
+
 }  // namespace sidestep::transfer

@@ -12,16 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class RefusedCopy final : public Activity {
-public:
-    explicit RefusedCopy(Error error) {
-        abandon(std::move(error));
-        finish();
-    }
-    bool step(bool) override { return false; }
-    bool try_step(bool) override { return false; }
-};
-
 struct CountedWaiter {
     CountedWaiter(Activity& job, Lookout& lookout) : job_(job), lookout_(lookout) {
         job_.waiters.fetch_add(1);
@@ -84,6 +74,8 @@ Engine::~Engine() {
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
                                          void* stream) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
+    if (stream == nullptr)
+        if (auto ended = copy_at_once(*machine_, from, to, options)) return ended;
     return begun(begin_copy(*machine_, from, to, options, stream));
 }
 
@@ -116,7 +108,7 @@ bool Engine::abandoned(Activity& job) const {
 }
 
 std::shared_ptr<Activity> Engine::refuse(Error error) {
-    return std::make_shared<RefusedCopy>(std::move(error));
+    return std::make_shared<EndedActivity>(std::move(error));
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {

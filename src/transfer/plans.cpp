@@ -60,7 +60,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::make(const route::Request& reque
             const Hop& hop = plan.route.lanes[l].hops[h];
             const backend::Capability& engine = offers[choice.offer].capabilities[choice.capability];
             hops.push_back({registry_.find(offers[choice.offer].name), choice.capability, engine.streams,
-                            hop.to, hop.to_memory, engine.meets});
+                            hop.to, hop.to_memory, engine.meets, engine.at_once});
         }
         ready->lanes.push_back(std::move(hops));
     }

@@ -19,6 +19,7 @@ struct ReadyHop {
     Place to;
     MemoryKind to_memory = MemoryKind::automatic;
     Prefer meets = Prefer::automatic;  // as Capability's
+    Bytes at_once = 0;                 // the same
 };
 
 // What the planner chose, wherever it leads. It chooses usable backends alone, all of which the registry has.

@@ -135,12 +135,18 @@ void moves_these_bytes(const BackendUnderTest& under_test, const Opened& opened,
     const auto reading = attach(*opened.backend, source.buffer(), Access::read);
     const auto writing = attach(*opened.backend, target.buffer(), Access::write);
     ASSERT_TRUE(reading && writing);
+    const Bytes at_once = opened.backend->capabilities()[capability].at_once;
     for (const Bytes size : sizes) {
         for (const auto& [from_offset, to_offset] : offsets) {
             Content expected(room, 0xEE);
             target.write(expected);
-            ASSERT_TRUE(move(*opened.backend, {reading.get(), from_offset, writing.get(), to_offset, size,
-                                               capability, nullptr}));
+            const Piece piece{reading.get(), from_offset, writing.get(), to_offset,
+                              size,          capability,  nullptr};
+            {
+                test::StartedPiece started(*opened.backend, piece);
+                ASSERT_TRUE(started.done() || size > at_once) << size;
+                ASSERT_TRUE(finish(started)) << size;
+            }
             std::memcpy(expected.data() + to_offset, bytes.data() + from_offset, size);
             ASSERT_TRUE(equal(expected, target.read()))
                 << size << " bytes from " << from_offset << " to " << to_offset;

@@ -108,6 +108,52 @@ TEST_F(ContextTest, AFailedCopyLeavesTheOldFile) {
     EXPECT_EQ(std::distance(fs::directory_iterator(directory), {}), 1);
 }
 
+// It is over before it could be waited for, and tells what any other tells.
+TEST_F(ContextTest, ASmallCopyWithinHostMemory) {
+    for (const Bytes size : {Bytes{1}, 4_KiB, 64_KiB, 64_KiB + 1}) {
+        const std::string bytes = test::text_of(size);
+        std::string target(size + 1, 'x');
+        const Buffer from = Buffer::host(bytes.data(), size), to = Buffer::host(target.data(), size);
+        for (const bool verify : {false, true}) {
+            CopyOptions options;
+            options.verify = verify;
+            auto transfer = context.copy(from, to, options);
+            const auto done = transfer.wait();
+            ASSERT_TRUE(done) << done.error().to_string();
+            EXPECT_EQ(target, bytes + 'x');
+            EXPECT_EQ(transfer.bytes_done(), size);
+            EXPECT_EQ(transfer.bytes_total(), size);
+            EXPECT_EQ(done->bytes, size);
+            EXPECT_GT(done->seconds, 0);
+            EXPECT_EQ(done->route->to_string(), context.route(from, to)->to_string());
+            EXPECT_EQ(done->lane_bytes, std::vector<Bytes>{size});
+            EXPECT_EQ(done->lane_failures, std::vector<std::string>{""});
+            EXPECT_EQ(done->verified, verify);
+            EXPECT_TRUE(done->notes.empty());
+            target.assign(size + 1, 'x');
+        }
+    }
+    std::string memory(4096, 'x');
+    const auto refused = [&](const Buffer& from, const Buffer& to, CopyOptions options = {}) {
+        const auto done = context.copy(from, to, options).wait();
+        EXPECT_FALSE(done);
+        return done ? std::string() : done.error().message;
+    };
+    const Buffer half = Buffer::host(memory.data(), 2048), other = Buffer::host(memory.data() + 2048, 2048);
+    EXPECT_EQ(refused(half, Buffer::host(memory.data() + 1, 2048)), "source and target overlap");
+    EXPECT_EQ(refused(half, Buffer::host(memory.data() + 2048, 100)),
+              "the source has 2048 bytes and the target 100");
+    EXPECT_EQ(refused(half, Buffer::host(static_cast<const char*>(memory.data()) + 2048, 2048)),
+              "the target is read-only");
+    EXPECT_EQ(refused(half, Buffer::memory(Place::host(99), memory.data() + 2048, 2048)),
+              "host:99 does not exist");
+    CopyOptions kernel;
+    kernel.prefer = Prefer::kernel;
+    const auto wished = context.copy(half, other, kernel).wait();
+    ASSERT_TRUE(wished);
+    EXPECT_EQ(wished->notes.size(), 1u) << "a wish that cannot be met is noted";
+}
+
 TEST_F(ContextTest, PageableAndPinnedHostMemory) {
     const std::string bytes = test::text_of(5'000'003);
     auto gpu = context.allocate(Place::gpu(3), bytes.size());
