@@ -8,8 +8,7 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
                                                                   const Buffer& buffer,
                                                                   const backend::AttachOptions& options) {
     const std::uint64_t identity = options.identity;
-    const Place& place = buffer.place();
-    if (identity == 0 || place.is_file()) {
+    if (identity == 0 || buffer.place().is_file()) {
         SIDESTEP_TRY(auto attached, backend.attach(buffer, options));
         return std::shared_ptr<backend::Registration>(std::move(attached));
     }
@@ -18,9 +17,7 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
                   &backend,
                   options.access,
                   buffer.read_only(),
-                  place.kind(),
-                  place.index(),
-                  place.node()};
+                  buffer.place()};
     {
         std::lock_guard lock(mutex_);
         const auto found = by_key_.find(key);
@@ -49,10 +46,9 @@ void Registrations::forget(const Buffer& freed) {
     const auto begin = reinterpret_cast<std::uintptr_t>(freed.address());
     std::lock_guard lock(mutex_);
     // Keys are ordered by address first; no key is less than this one at its address.
-    auto next =
-        by_key_.lower_bound(Key{begin, 0, nullptr, backend::Access::read, false, PlaceKind::host, -1, {}});
+    auto next = by_key_.lower_bound(Key{begin, 0, nullptr, backend::Access::read, false, {}});
     while (next != by_key_.end() && std::get<0>(next->first) - begin < freed.size()) {
-        if (std::get<std::string>(next->first) != freed.place().node()) {
+        if (std::get<Place>(next->first).node() != freed.place().node()) {
             ++next;
             continue;
         }

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <tuple>
 
 #include "backend/backend.hpp"
@@ -34,9 +33,8 @@ public:
     std::size_t size() const;
 
 private:
-    // Address, size, backend, access, whether it was given as const, place's kind, number and machine.
-    using Key = std::tuple<std::uintptr_t, Bytes, const backend::Backend*, backend::Access, bool, PlaceKind,
-                           int, std::string>;
+    // Address, size, backend, access, whether it was given as const, place.
+    using Key = std::tuple<std::uintptr_t, Bytes, const backend::Backend*, backend::Access, bool, Place>;
     struct Kept {
         Key key;
         std::uint64_t identity = 0;
