@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backend/rails.hpp"
@@ -153,6 +154,7 @@ private:
 
     // Held by whoever takes in what has come, and from end() on for good; a flag, since its holder may come back here.
     std::atomic_flag receiving_;
+    std::atomic<std::thread::id> receiver_;  // who set it last
     std::vector<unsigned char> buffer_ = std::vector<unsigned char>(buffer_bytes);
     std::size_t begin_ = 0;  // of what is in the buffer
     std::size_t end_ = 0;

@@ -30,9 +30,11 @@ Result<void> Rail::receive(backend::LinkOwner& owner, bool must) {
     if (must) again_.store(true);
     do {
         if (receiving_.test_and_set()) {
-            if (!must) std::this_thread::yield();
+            // Not where this thread is at it: what it does with a frame may look for others.
+            if (!must && receiver_.load() != std::this_thread::get_id()) std::this_thread::yield();
             return {};
         }
+        receiver_.store(std::this_thread::get_id());
         again_.store(false);
         Result<void> done;
         if (failed_) done = Error{ErrorCode::io_error, "the connection has failed", "ncclnet", {}};
