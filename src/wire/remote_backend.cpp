@@ -278,31 +278,6 @@ Result<std::shared_ptr<const Far>> RemoteBackend::reach_far(const Buffer& buffer
                                        buffer.size());
 }
 
-Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, backend::Flight& flight) {
-    SIDESTEP_CHECK(backend::check_within(piece));
-    const auto& from = static_cast<const RemoteEnd&>(*piece.from);
-    const auto& to = static_cast<const RemoteEnd&>(*piece.to);
-    SIDESTEP_CHECK(check_ends(from, to));
-    (from.remote() ? from : to).far().peer->use_better_engine();
-    const Bytes from_offset = from.base() + piece.from_offset;
-    const Bytes to_offset = to.base() + piece.to_offset;
-    if (!from.remote())
-        return to.far().session->push(from.address() + piece.from_offset, to.far().attached.region, to_offset,
-                                      piece.size, flight, from.own());
-    const std::uint64_t region = from.far().attached.region;
-    if (to.remote()) {
-        const auto bridge = to.far().bridge_from(from.far(), peers_.workers(), failures_);
-        to.use(bridge);
-        Part part{region, from_offset, piece.size};
-        part.target_offset = to_offset;
-        SIDESTEP_CHECK(bridge->pass({part}, [&flight](const Result<void>& result) { flight.end(result); }));
-    } else {
-        SIDESTEP_CHECK(from.far().session->pull(region, from_offset, piece.size,
-                                                to.address() + piece.to_offset, flight, to.own()));
-    }
-    return backend::Progress::pending;
-}
-
 namespace {
 
 // Requests that are one flight.
@@ -324,77 +299,93 @@ struct Together {
     std::optional<Error> error;
 };
 
+// Both ends of a piece.
+struct Ends {
+    explicit Ends(const backend::Piece& piece)
+        : from(static_cast<const RemoteEnd&>(*piece.from)), to(static_cast<const RemoteEnd&>(*piece.to)) {}
+
+    // Whether one request carries both: a request goes over one session, one way, and from or to one region.
+    bool alike(const Ends& other) const {
+        if (from.remote() != other.from.remote() || to.remote() != other.to.remote()) return false;
+        if (from.own() != other.from.own() || to.own() != other.to.own()) return false;
+        if (from.remote() && to.remote() && &to.far() != &other.to.far()) return false;
+        return asked().session == other.asked().session;
+    }
+    // The node that sends, or that this machine sends to.
+    const Far& asked() const { return (from.remote() ? from : to).far(); }
+    Part part_of(const backend::Piece& piece) const {
+        const Bytes first = from.base() + piece.from_offset, target = to.base() + piece.to_offset;
+        if (!from.remote())
+            return {to.far().attached.region, target, piece.size, bytes(from) + piece.from_offset};
+        Part part{from.far().attached.region, first, piece.size};
+        if (to.remote())
+            part.target_offset = target;
+        else
+            part.memory = bytes(to) + piece.to_offset;
+        return part;
+    }
+
+    const RemoteEnd& from;
+    const RemoteEnd& to;
+
+private:
+    static unsigned char* bytes(const RemoteEnd& here) {
+        return reinterpret_cast<unsigned char*>(here.address());
+    }
+};
+
 }  // namespace
 
-// The first pieces, as many as go between two nodes: those to one region are one request. Takes them off.
-void RemoteBackend::pass_alike(std::span<const backend::Piece>& rest, const Telling& telling) {
-    const auto& first = static_cast<const RemoteEnd&>(*rest.front().from);
-    first.far().peer->use_better_engine();
-    std::vector<std::pair<const RemoteEnd*, std::vector<Part>>> requests;
-    for (; !rest.empty(); rest = rest.subspan(1)) {
-        const backend::Piece& piece = rest.front();
-        const auto& from = static_cast<const RemoteEnd&>(*piece.from);
-        const auto& to = static_cast<const RemoteEnd&>(*piece.to);
-        if (!from.remote() || !to.remote() || from.far().session != first.far().session) break;
-        auto request = std::find_if(requests.begin(), requests.end(),
-                                    [&](const auto& one) { return &one.first->far() == &to.far(); });
-        if (request == requests.end()) request = requests.insert(requests.end(), {&to, {}});
-        Part part{from.far().attached.region, from.base() + piece.from_offset, piece.size};
-        part.target_offset = to.base() + piece.to_offset;
-        request->second.push_back(part);
+Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, backend::Flight& flight) {
+    SIDESTEP_CHECK(backend::check_within(piece));
+    const Ends ends(piece);
+    SIDESTEP_CHECK(check_ends(ends.from, ends.to));
+    const Far& asked = ends.asked();
+    asked.peer->use_better_engine();
+    const Part part = ends.part_of(piece);
+    if (!ends.from.remote())
+        return asked.session->push(part.memory, part.region, part.offset, part.size, flight, ends.from.own());
+    if (ends.to.remote()) {
+        const auto bridge = ends.to.far().bridge_from(asked, peers_.workers(), failures_);
+        ends.to.use(bridge);
+        SIDESTEP_CHECK(bridge->pass({part}, [&flight](const Result<void>& result) { flight.end(result); }));
+    } else {
+        SIDESTEP_CHECK(
+            asked.session->pull(part.region, part.offset, part.size, part.memory, flight, ends.to.own()));
     }
-    for (auto& [to, parts] : requests) {
-        const auto bridge = to->far().bridge_from(first.far(), peers_.workers(), failures_);
-        to->use(bridge);
-        const Session::Told told = telling();
-        if (auto begun = bridge->pass(std::move(parts), told); !begun) told(begun);
-    }
-}
-
-// The same between this machine and a node, one way.
-void RemoteBackend::start_alike(std::span<const backend::Piece>& rest, const Telling& telling) {
-    const bool there = static_cast<const RemoteEnd&>(*rest.front().to).remote();
-    Session* session = nullptr;
-    const auto own = static_cast<const RemoteEnd&>(there ? *rest.front().from : *rest.front().to).own();
-    std::vector<Part> parts;
-    for (; !rest.empty(); rest = rest.subspan(1)) {
-        const backend::Piece& piece = rest.front();
-        const auto& near = static_cast<const RemoteEnd&>(there ? *piece.from : *piece.to);
-        const auto& end = static_cast<const RemoteEnd&>(there ? *piece.to : *piece.from);
-        if (near.remote() || !end.remote() || near.own() != own ||
-            (session != nullptr && end.far().session.get() != session))
-            break;
-        if (session == nullptr) end.far().peer->use_better_engine();
-        session = end.far().session.get();
-        parts.push_back({end.far().attached.region,
-                         end.base() + (there ? piece.to_offset : piece.from_offset), piece.size,
-                         reinterpret_cast<unsigned char*>(near.address()) +
-                             (there ? piece.from_offset : piece.to_offset)});
-    }
-    there ? session->bring(std::move(parts), telling(), own)
-          : session->fetch(std::move(parts), telling(), own);
+    return backend::Progress::pending;
 }
 
 Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Piece> pieces,
                                                      backend::Flight& flight) {
+    std::vector<std::pair<Ends, std::vector<Part>>> requests;
+    std::size_t last = 0;  // neighbours often go the same way
     for (const backend::Piece& piece : pieces) {
+        const Ends ends(piece);
         SIDESTEP_CHECK(backend::check_within(piece));
-        SIDESTEP_CHECK(
-            check_ends(static_cast<const RemoteEnd&>(*piece.from), static_cast<const RemoteEnd&>(*piece.to)));
+        SIDESTEP_CHECK(check_ends(ends.from, ends.to));
+        if (last >= requests.size() || !requests[last].first.alike(ends))
+            for (last = 0; last < requests.size() && !requests[last].first.alike(ends);) ++last;
+        if (last == requests.size()) requests.push_back({ends, {}});
+        requests[last].second.push_back(ends.part_of(piece));
     }
     // One more than requests, so that it is not over before this returns.
-    const auto all = std::make_shared<Together>(flight, 1);
-    const Telling telling = [all] {
-        all->left.fetch_add(1);
-        return [all](const Result<void>& result) {
-            if (all->over(result)) all->flight.end(all->result());
-        };
+    const auto all = std::make_shared<Together>(flight, requests.size() + 1);
+    const Session::Told told = [all](const Result<void>& result) {
+        if (all->over(result)) all->flight.end(all->result());
     };
-    for (auto rest = pieces; !rest.empty();) {
-        const backend::Piece& first = rest.front();
-        const bool pass = static_cast<const RemoteEnd&>(*first.from).remote() &&
-                          static_cast<const RemoteEnd&>(*first.to).remote();
-        pass ? pass_alike(rest, telling) : start_alike(rest, telling);
+    for (auto& [ends, parts] : requests) {
+        const Far& asked = ends.asked();
+        asked.peer->use_better_engine();
+        if (!ends.from.remote()) {
+            asked.session->bring(std::move(parts), told, ends.from.own());
+        } else if (!ends.to.remote()) {
+            asked.session->fetch(std::move(parts), told, ends.to.own());
+        } else {
+            const auto bridge = ends.to.far().bridge_from(asked, peers_.workers(), failures_);
+            ends.to.use(bridge);
+            if (auto begun = bridge->pass(std::move(parts), told); !begun) told(begun);
+        }
     }
     if (!all->over({})) return backend::Progress::pending;
     SIDESTEP_CHECK(all->result());

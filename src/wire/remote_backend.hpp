@@ -78,10 +78,6 @@ public:
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind) override;
 
 private:
-    // Counts one more request, and answers what is to be called when that is over.
-    using Telling = std::function<Session::Told()>;
-    void pass_alike(std::span<const backend::Piece>& rest, const Telling& telling);
-    void start_alike(std::span<const backend::Piece>& rest, const Telling& telling);
     backend::Support reaches_own(const Place& gpu, const std::string& node);
     Result<std::unique_ptr<backend::Registration>> attach_own(const Buffer& buffer,
                                                               const backend::AttachOptions& options);

@@ -3,6 +3,9 @@
 #include <tuple>
 
 #include "backend/network.hpp"
+#include "backends/ncclnet/message.hpp"
+#include "base/try.hpp"
+#include "tests/network/ncclnet_rig.hpp"
 #include "tests/network/nodes.hpp"
 #include "tests/network/proxy.hpp"
 #include "wire/data_hello.hpp"
@@ -10,6 +13,7 @@
 namespace sidestep {
 namespace {
 
+namespace ncclnet = backends::ncclnet;
 using backend::Frame;
 using test::Proxy;
 
@@ -25,22 +29,39 @@ struct Asked {
     std::set<Frame::Kind> kinds;
     std::size_t frames = 0;
 
-    explicit Asked(Proxy& proxy) {
+    // `by_plugin`: the sockets are rails of one (backends/ncclnet/message.hpp).
+    explicit Asked(Proxy& proxy, bool by_plugin = false) {
         for (const std::string& sent : proxy.recorded()) {
             if (!sent.starts_with(wire::data_magic)) continue;
-            std::size_t at = wire::data_hello_bytes + wire::code_bytes;
-            while (at + backend::frame_bytes <= sent.size()) add(sent, at);
+            std::string_view rest = std::string_view(sent).substr(wire::data_hello_bytes + wire::code_bytes);
+            if (by_plugin) rest.remove_prefix(std::min(rest.size(), ncclnet::greeting_bytes));
+            while (rest.size() >= (by_plugin ? ncclnet::message_bytes : backend::frame_bytes)) {
+                const auto message = by_plugin ? ncclnet::parse_message(bytes_of(rest)) : frame_in(rest);
+                if (!message) {
+                    ADD_FAILURE() << message.error().to_string();
+                    return;
+                }
+                const Bytes head = by_plugin ? ncclnet::message_bytes : backend::frame_bytes;
+                rest.remove_prefix(std::min<Bytes>(rest.size(), head + message->follows()));
+                if (message->has_frame()) add(message->frame);
+            }
         }
     }
 
 private:
-    void add(const std::string& sent, std::size_t& at) {
-        const auto frame = backend::parse_frame(reinterpret_cast<const unsigned char*>(sent.data()) + at);
-        ASSERT_TRUE(frame) << frame.error().to_string();
-        at += backend::frame_bytes + (frame->has_payload() ? frame->size : 0);
-        if (frame->kind == Frame::Kind::confirm) return;
-        requests.insert(frame->request);
-        kinds.insert(frame->kind);
+    static const unsigned char* bytes_of(std::string_view text) {
+        return reinterpret_cast<const unsigned char*>(text.data());
+    }
+    static Result<ncclnet::Message> frame_in(std::string_view text) {
+        SIDESTEP_TRY(const Frame frame, backend::parse_frame(bytes_of(text)));
+        ncclnet::Message message;
+        message.frame = frame;
+        return message;
+    }
+    void add(const Frame& frame) {
+        if (frame.kind == Frame::Kind::confirm) return;
+        requests.insert(frame.request);
+        kinds.insert(frame.kind);
         ++frames;
     }
 };
@@ -51,12 +72,15 @@ protected:
     BatchRequests() {
         to_n.record();
         to_m.record();
+        connect();
+    }
+    ~BatchRequests() override { here.reset(); }
+    void connect() {
         ContextOptions options{"dgx-h100"};
         options.nodes = "n=" + to_n.address() + ",m=" + to_m.address();
         options.key_file = path("key");
         *here = *Context::open(std::move(options));
     }
-    ~BatchRequests() override { here.reset(); }
     // The pieces of one end after the other; those of the other end the other way round, so that no two belong together.
     static void add(std::vector<BatchItem>& items, const Allocation& from, const Allocation& to) {
         for (std::size_t i = 0; i < piece_count; ++i)
@@ -114,6 +138,42 @@ TEST_F(BatchRequests, AreOneToEachOfTwo) {
         EXPECT_EQ(asked.requests.size(), 1u);
         EXPECT_LE(asked.frames, most_frames);
     }
+}
+
+// Keys and values of a cache, in turns, where a plugin takes memory of GPUs as it is.
+TEST_F(BatchRequests, OfTwoAllocationsOfAGpuInTurns) {
+    const wire::test::StandIn plugin;
+    ::setenv("SIDESTEP_NCCL_NET", plugin.new_name().c_str(), 1);
+    ::setenv("SIDESTEP_NETWORK", "ncclnet", 1);
+    serve(allow);
+    connect();
+    for (const char* name : {"SIDESTEP_NETWORK", "SIDESTEP_NCCL_NET"}) ::unsetenv(name);
+    const std::string text = test::text_of(2 * batch_bytes, 1);
+    std::string came(2 * batch_bytes, '?');
+    const Allocation keys = memory("gpu:0"), values = memory("gpu:0");
+    const Allocation first = memory("n/gpu:1"), second = memory("n/gpu:1");
+    const auto copy = [&](const Buffer& from, const Buffer& to) {
+        const auto done = here->copy(from, to).wait();
+        ASSERT_TRUE(done) << done.error().to_string();
+    };
+    copy(Buffer::host(text.data(), batch_bytes), keys.buffer());
+    copy(Buffer::host(text.data() + batch_bytes, batch_bytes), values.buffer());
+    const Asked before(to_n, true);
+    std::vector<BatchItem> a, b, items;
+    add(a, keys, first);
+    add(b, values, second);
+    for (std::size_t i = 0; i < piece_count; ++i) items.insert(items.end(), {a[i], b[i]});
+    const auto done = here->copy_batch(items).wait();
+    ASSERT_TRUE(done) << done.error().to_string();
+    const Asked after(to_n, true);
+    EXPECT_LT(after.requests.size() - before.requests.size(), piece_count / 20) << "a few for each call";
+    for (BatchItem& item : items) std::swap(item.from, item.to);
+    copy(Buffer::host(came.data(), batch_bytes), keys.buffer());
+    copy(Buffer::host(came.data(), batch_bytes), values.buffer());
+    ASSERT_TRUE(here->copy_batch(items).wait());
+    copy(keys.buffer(), Buffer::host(came.data(), batch_bytes));
+    copy(values.buffer(), Buffer::host(came.data() + batch_bytes, batch_bytes));
+    EXPECT_TRUE(came == text);
 }
 
 }  // namespace
