@@ -126,9 +126,12 @@ class Doctor(CommandTest):
         self.refused(USAGE, "--fault", "topo", "node7", *sick)
 
     def test_a_fault_changes_topology_and_route(self):
-        well = self.json_of("route", "host", "gpu:3", "--size", "1GiB")
-        sick = self.json_of("route", "host", "gpu:3", "--size", "1GiB", "--fault", "gpu:3.width=4", "--lanes", "1")
-        self.assertNotEqual(well, sick)
+        route, fault = ["route", "host", "gpu:3", "--size", "1GiB", "--lanes", "1"], ["--fault", "gpu:3.width=4"]
+        direct = ["--require", "direct"]
+        well, sick = (self.json_of(*route, *direct, *more)["expected_gb_per_s"] for more in ([], fault))
+        self.assertAlmostEqual(sick / well, 1 / 4, places=2)
+        self.assertEqual(len(self.json_of(*route)["lanes"][0]["hops"]), 1)
+        self.assertEqual(len(self.json_of(*route, *fault)["lanes"][0]["hops"]), 2, "past a neighbour's link")
         links = self.json_of("topo", "--fault", "gpu:3.width=8")["links"]
         self.assertEqual([link["width"] for link in links if link["a"] == "gpu:3" and link["kind"] == "pcie"], [8])
 
