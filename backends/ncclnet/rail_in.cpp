@@ -30,7 +30,7 @@ Result<void> Rail::receive(backend::LinkOwner& owner, bool must) {
     if (must) again_.store(true);
     do {
         if (receiving_.test_and_set()) {
-            // Not where this thread is at it: what it does with a frame may look for others.
+            // Where this thread itself is at it, a frame that it handles led back here.
             if (!must && receiver_.load() != std::this_thread::get_id()) std::this_thread::yield();
             return {};
         }
