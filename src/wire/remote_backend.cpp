@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -304,12 +305,10 @@ struct Ends {
     explicit Ends(const backend::Piece& piece)
         : from(static_cast<const RemoteEnd&>(*piece.from)), to(static_cast<const RemoteEnd&>(*piece.to)) {}
 
-    // Whether one request carries both: a request goes over one session, one way, and from or to one region.
-    bool alike(const Ends& other) const {
-        if (from.remote() != other.from.remote() || to.remote() != other.to.remote()) return false;
-        if (from.own() != other.from.own() || to.own() != other.to.own()) return false;
-        if (from.remote() && to.remote() && &to.far() != &other.to.far()) return false;
-        return asked().session == other.asked().session;
+    // What the pieces of one request share: the session, the way, and memory of GPUs here or the region of a third machine.
+    auto request() const {
+        const Far* const passed_to = from.remote() && to.remote() ? &to.far() : nullptr;
+        return std::tuple(asked().session.get(), from.remote(), passed_to, from.own().get(), to.own().get());
     }
     // The node that sends, or that this machine sends to.
     const Far& asked() const { return (from.remote() ? from : to).far(); }
@@ -359,15 +358,14 @@ Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, back
 Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Piece> pieces,
                                                      backend::Flight& flight) {
     std::vector<std::pair<Ends, std::vector<Part>>> requests;
-    std::size_t last = 0;  // neighbours often go the same way
+    std::map<decltype(std::declval<Ends>().request()), std::size_t> known;  // where in them
     for (const backend::Piece& piece : pieces) {
         const Ends ends(piece);
         SIDESTEP_CHECK(backend::check_within(piece));
         SIDESTEP_CHECK(check_ends(ends.from, ends.to));
-        if (last >= requests.size() || !requests[last].first.alike(ends))
-            for (last = 0; last < requests.size() && !requests[last].first.alike(ends);) ++last;
-        if (last == requests.size()) requests.push_back({ends, {}});
-        requests[last].second.push_back(ends.part_of(piece));
+        const auto [found, is_new] = known.try_emplace(ends.request(), requests.size());
+        if (is_new) requests.push_back({ends, {}});
+        requests[found->second].second.push_back(ends.part_of(piece));
     }
     // One more than requests, so that it is not over before this returns.
     const auto all = std::make_shared<Together>(flight, requests.size() + 1);
