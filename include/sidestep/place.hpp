@@ -70,7 +70,6 @@ private:
     struct Names {
         std::string path;
         std::string node;
-        auto operator<=>(const Names&) const = default;
     };
     Place(PlaceKind kind, int index, std::string path);
 
