@@ -5,12 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -56,8 +58,10 @@ std::string content_of(const std::string& folder) {
     return all == std::string(15000, all.empty() ? ' ' : all.front()) ? all.substr(0, 1) : "a mixture";
 }
 
-std::size_t entries_in(const std::string& folder) {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+std::set<std::string> entries_in(const std::string& folder) {
+    std::set<std::string> names;
+    for (const auto& each : fs::directory_iterator(folder)) names.insert(each.path().filename().string());
+    return names;
 }
 
 // Where a save is killed: a file system of tests/mounted.hpp, the folder for temporary files, or the folder that a variable
@@ -111,6 +115,10 @@ protected:
         return killed;
     }
 
+    // What a killed process had asked of a server may still happen, and a file that was removed while it was open has
+    // another name for a moment.
+    static int tries() { return GetParam().name == std::string("nfs") ? 50 : 1; }
+
     std::optional<test::Mounted> mounted_;
     std::string top_;
 };
@@ -147,7 +155,9 @@ TEST_P(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
     again();
     ASSERT_FALSE(child_is_killed(folder, "none", 0));
     ASSERT_EQ(content_of(folder), "2");
-    ASSERT_EQ(entries_in(folder), 4u);
+    const std::set<std::string> whole = entries_in(earlier);
+    ASSERT_EQ(whole.size(), 4u) << "the index and three files";
+    ASSERT_EQ(entries_in(folder), whole);
     std::ifstream list(top_ + "/calls");
     std::string call;
     unsigned times = 0, killed = 0, seen = 0;
@@ -161,10 +171,14 @@ TEST_P(KilledSave, LeavesOneOfTwoCheckpointsAtEveryCall) {
             killed += child_is_killed(folder, call, number) ? 1 : 0;
             const std::string before = content_of(folder);
             ASSERT_TRUE(before == "1" || before == "2") << before;
-            const auto repaired = repair(folder);
-            ASSERT_TRUE(repaired) << repaired.error().to_string();
-            ASSERT_EQ(content_of(folder), before);
-            ASSERT_EQ(entries_in(folder), 4u) << "the index and three files";
+            for (int left = tries(); left > 0; --left) {
+                const auto repaired = repair(folder);
+                ASSERT_TRUE(repaired) << repaired.error().to_string();
+                ASSERT_EQ(content_of(folder), before);
+                if (entries_in(folder) == whole) break;
+                std::this_thread::sleep_for(std::chrono::milliseconds(200));
+            }
+            ASSERT_EQ(entries_in(folder), whole);
             contents.insert(before);
         }
     fmt::print("killed at {} of {} calls\n", killed, seen);
