@@ -55,7 +55,7 @@ struct Capability {
     double max_gb_per_s = 0;           // ceiling of the engine itself, 0: only the links limit it
     double latency_us = 0;             // of one piece, links left out
     bool streams = false;              // takes Piece::stream: enqueues on a caller's stream
-    Bytes at_once = 0;   // a piece between memories of at most so many is done when start() returns
+    Bytes at_once = 0;  // between host memories: so many the asking thread copies itself, as std::memcpy does
     std::string reason;  // one clause for Hop::reason: "DMA without the CPU"
 };
 

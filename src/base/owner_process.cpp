@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <string>
 
 namespace sidestep::base {
 namespace {
@@ -24,10 +25,11 @@ bool OwnerProcess::forked() const {
     return forks.load(std::memory_order_relaxed) != forks_;
 }
 
-Result<void> OwnerProcess::check(const std::string& what) const {
+Result<void> OwnerProcess::check(std::string_view what) const {
     if (!forked()) return {};
-    return Error{ErrorCode::unsupported, what + " belongs to the process that this one was forked from",
-                 "fork", "open a Context in the process that uses it"};
+    return Error{ErrorCode::unsupported,
+                 std::string(what) + " belongs to the process that this one was forked from", "fork",
+                 "open a Context in the process that uses it"};
 }
 
 }  // namespace sidestep::base

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <string_view>
 #include <utility>
 
 #include <sidestep/result.hpp>
@@ -17,7 +17,7 @@ public:
     // This is a child of it, or a child's child, by fork().
     bool forked() const;
     // ErrorCode::unsupported there. `what` begins the sentence: "this Context".
-    Result<void> check(const std::string& what) const;
+    Result<void> check(std::string_view what) const;
 
 private:
     unsigned forks_;

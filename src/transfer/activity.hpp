@@ -111,14 +111,22 @@ private:
 // One that was over before it could be in flight.
 class EndedActivity final : public Activity {
 public:
-    explicit EndedActivity(Result<Receipt> result) {
-        if (result) done_ = total_ = result->bytes;
-        result_.emplace(std::move(result));
+    explicit EndedActivity(Receipt receipt) {
+        done_.store(receipt.bytes, std::memory_order_relaxed);
+        total_.store(receipt.bytes, std::memory_order_relaxed);
+        end(std::move(receipt));
+    }
+    explicit EndedActivity(Error error) { end(std::move(error)); }
+    bool step(bool) override { return false; }
+    bool try_step(bool) override { return false; }
+
+private:
+    template <typename Outcome>
+    void end(Outcome outcome) {
+        result_.emplace(std::move(outcome));
         drained_.store(true, std::memory_order_relaxed);
         finish();
     }
-    bool step(bool) override { return false; }
-    bool try_step(bool) override { return false; }
 };
 
 }  // namespace sidestep::transfer

@@ -1,4 +1,6 @@
 // Copies too small for a Movement: nothing of them is ever in flight.
+#include <cstring>
+
 #include "base/log.hpp"
 #include "transfer/movement.hpp"
 
@@ -10,29 +12,16 @@ using Clock = Activity::Clock;
 // Of more bytes none is done at once, and what follows need not be asked.
 constexpr Bytes largest = Bytes{1} << 20;
 
-bool is_here(const Place& place) {
-    return place.is_host() && place.node().empty();
+bool may_be_copied(const Topology& topology, const Buffer& buffer, bool target) {
+    const Place& place = buffer.place();
+    return place.is_host() && place.node().empty() && check_here(topology, place) &&
+           check_buffer(buffer, target);
 }
 
-// Pieces that are done at once do not call it.
-struct NoOwner final : backend::PieceOwner {
-    void ended() override {}
-};
-
-Result<backend::Progress> move(const ReadyHop& hop, const Ends& ends) {
-    backend::AttachOptions options;
-    options.access = backend::Access::read;
-    SIDESTEP_TRY(const auto from, hop.backend->attach(ends.from, options));
-    options.access = backend::Access::write;
-    SIDESTEP_TRY(const auto to, hop.backend->attach(ends.to, options));
-    backend::Piece piece;
-    piece.from = from.get();
-    piece.to = to.get();
-    piece.size = ends.bytes;
-    piece.capability = hop.capability;
-    NoOwner owner;
-    backend::Flight flight(owner);
-    return hop.backend->start(piece, flight);
+bool may_be_copied(const Topology& topology, const Buffer& from, const Buffer& to) {
+    return from.size() > 0 && from.size() <= largest && to.size() == from.size() &&
+           may_be_copied(topology, from, false) && may_be_copied(topology, to, true) &&
+           !overlap(from, to, from.size());
 }
 
 }  // namespace
@@ -40,21 +29,19 @@ Result<backend::Progress> move(const ReadyHop& hop, const Ends& ends) {
 // What is refused, or was asked for more, is left to a Movement, which says it.
 std::shared_ptr<Activity> copy_at_once(Machine& machine, const Buffer& from, const Buffer& to,
                                        const CopyOptions& options) {
-    if (from.size() == 0 || from.size() > largest || !is_here(from.place()) || !is_here(to.place()))
-        return nullptr;
+    if (!may_be_copied(machine.topology, from, to)) return nullptr;
     if (options.verify || options.prefer != Prefer::automatic || base::logs(base::LogLevel::debug))
         return nullptr;
     const auto begun = Clock::now();
-    const auto ends = resolve_ends(machine.topology, machine.registry, from, to);
-    if (!ends) return nullptr;
-    const auto plan = machine.plans.get(*ends, options);
+    const Ends ends{from, to, MemoryKind::pageable, MemoryKind::pageable, from.size()};
+    const auto plan = machine.plans.get(ends, options, {});  // nobody has anything against memory of the host
     if (!plan || (*plan)->lanes.size() != 1 || (*plan)->lanes[0].size() != 1) return nullptr;
-    const ReadyHop& hop = (*plan)->lanes[0][0];
-    if (ends->bytes > hop.at_once || !move(hop, *ends)) return nullptr;
+    if (ends.bytes > (*plan)->lanes[0][0].at_once) return nullptr;
+    std::memcpy(to.address(), from.address(), ends.bytes);
     Receipt receipt;
-    receipt.bytes = ends->bytes;
+    receipt.bytes = ends.bytes;
     receipt.route = std::shared_ptr<const Route>(*plan, &(*plan)->route);
-    receipt.lane_bytes = {ends->bytes};
+    receipt.lane_bytes = {ends.bytes};
     receipt.lane_failures.resize(1);
     receipt.seconds = std::chrono::duration<double>(Clock::now() - begun).count();
     return std::make_shared<EndedActivity>(std::move(receipt));

@@ -64,11 +64,6 @@ Result<Description> describe_end(const backend::Registry& registry, const Buffer
     return describe(registry, buffer);
 }
 
-bool overlap(Bytes a, Bytes a_size, Bytes b, Bytes b_size) {
-    if (a_size == 0 || b_size == 0) return false;
-    return a < b ? b - a < a_size : a - b < b_size;
-}
-
 Result<void> check_overlap(const Ends& ends, const Description& from, const Description& to) {
     bool overlaps = false;
     // The two ends of one node are that node's matter.
@@ -78,9 +73,7 @@ Result<void> check_overlap(const Ends& ends, const Description& from, const Desc
         overlaps = same && (ends.to.whole_file() ||
                             overlap(ends.from.offset(), ends.bytes, ends.to.offset(), ends.bytes));
     } else if (!ends.from.place().is_file() && !ends.to.place().is_file()) {
-        // One address space holds host memory and the memory of every GPU.
-        overlaps = overlap(reinterpret_cast<std::uintptr_t>(ends.from.address()), ends.bytes,
-                           reinterpret_cast<std::uintptr_t>(ends.to.address()), ends.bytes);
+        overlaps = overlap(ends.from, ends.to, ends.bytes);
     }
     if (!overlaps) return {};
     return wrong("source and target overlap",

@@ -51,6 +51,17 @@ Result<Ends> resolve_ends(const Topology& topology, const backend::Registry& reg
                           const Buffer& to, SharedMemory* shared = nullptr,
                           std::chrono::milliseconds limit = {});
 
+// Whether two ranges share a byte.
+inline bool overlap(Bytes a, Bytes a_size, Bytes b, Bytes b_size) {
+    if (a_size == 0 || b_size == 0) return false;
+    return a < b ? b - a < a_size : a - b < b_size;
+}
+// The same of memory: one address space holds that of the host and of every GPU.
+inline bool overlap(const Buffer& a, const Buffer& b, Bytes bytes) {
+    return overlap(reinterpret_cast<std::uintptr_t>(a.address()), bytes,
+                   reinterpret_cast<std::uintptr_t>(b.address()), bytes);
+}
+
 inline bool touches_node(const Ends& ends) {
     return !ends.from.place().node().empty() || !ends.to.place().node().empty();
 }

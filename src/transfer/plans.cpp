@@ -8,14 +8,12 @@ namespace sidestep::transfer {
 namespace {
 
 // Whether the plan for a request serves this copy too.
-bool serves(const route::Request& request, const Ends& ends, const CopyOptions& options,
-            const StagingPool& pool) {
+bool serves(const route::Request& request, const Ends& ends, const CopyOptions& options) {
     return std::bit_width(request.bytes) == std::bit_width(ends.bytes) &&
            request.from.memory == ends.from_memory && request.to.memory == ends.to_memory &&
            request.require == options.require && request.prefer == options.prefer &&
            request.lanes == options.lanes && request.max_staging == options.max_staging &&
-           request.from.place == ends.from.place() && request.to.place == ends.to.place() &&
-           pool.has_relay_limits(request.relay_memory);
+           request.from.place == ends.from.place() && request.to.place == ends.to.place();
 }
 
 }  // namespace
@@ -27,10 +25,13 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
 Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const CopyOptions& options,
                                                     const std::vector<Objection>& against) {
     const bool keep = !touches_file(ends);
+    const unsigned relay_changes = pool_.relay_changes();
     if (keep) {
         std::lock_guard lock(mutex_);
         for (const Kept& kept : kept_)
-            if (serves(kept.request, ends, options, pool_) && kept.against == against) return kept.plan;
+            if (kept.relay_changes == relay_changes && serves(kept.request, ends, options) &&
+                kept.against == against)
+                return kept.plan;
     }
     const route::Request request{{ends.from.place(), ends.from_memory},
                                  {ends.to.place(), ends.to_memory},
@@ -45,7 +46,7 @@ Result<std::shared_ptr<const ReadyPlan>> Plans::get(const Ends& ends, const Copy
     if (!keep) return plan;
     std::lock_guard lock(mutex_);
     if (kept_.size() >= max_kept) kept_.erase(kept_.begin());
-    kept_.push_back({request, against, plan});
+    kept_.push_back({request, relay_changes, against, plan});
     return plan;
 }
 

@@ -53,6 +53,7 @@ public:
 private:
     struct Kept {
         route::Request request;
+        unsigned relay_changes;  // StagingPool's, when it was made
         std::vector<Objection> against;
         std::shared_ptr<const ReadyPlan> plan;
     };

@@ -1,5 +1,7 @@
 #include "transfer/registrations.hpp"
 
+#include <utility>
+
 #include "base/try.hpp"
 
 namespace sidestep::transfer {
@@ -29,12 +31,9 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
     SIDESTEP_TRY(auto attached, backend.attach(buffer, options));
     std::shared_ptr<backend::Registration> registration = std::move(attached);
     std::lock_guard lock(mutex_);
-    if (const auto found = by_key_.find(key); found != by_key_.end()) {
-        order_.erase(found->second);
-        by_key_.erase(found);
-    }
     order_.push_front({key, identity, registration});
-    by_key_[key] = order_.begin();
+    if (const auto [at, added] = by_key_.try_emplace(key, order_.begin()); !added)
+        order_.erase(std::exchange(at->second, order_.begin()));
     if (order_.size() > max_kept) {
         by_key_.erase(order_.back().key);
         order_.pop_back();
@@ -45,16 +44,11 @@ Result<std::shared_ptr<backend::Registration>> Registrations::get(backend::Backe
 void Registrations::forget(const Buffer& freed) {
     const auto begin = reinterpret_cast<std::uintptr_t>(freed.address());
     std::lock_guard lock(mutex_);
-    // Keys are ordered by address first; no key is less than this one at its address.
-    auto next = by_key_.lower_bound(Key{begin, 0, nullptr, backend::Access::read, false, {}});
-    while (next != by_key_.end() && std::get<0>(next->first) - begin < freed.size()) {
-        if (std::get<Place>(next->first).node() != freed.place().node()) {
-            ++next;
-            continue;
-        }
-        order_.erase(next->second);
-        next = by_key_.erase(next);
-    }
+    std::erase_if(order_, [&](const Kept& kept) {
+        const bool lies_in_it =
+            kept.key.address - begin < freed.size() && kept.key.place.node() == freed.place().node();
+        return lies_in_it && by_key_.erase(kept.key) > 0;
+    });
 }
 
 void Registrations::clear() {

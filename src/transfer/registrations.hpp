@@ -3,17 +3,16 @@
 
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
+#include <unordered_map>
 
 #include "backend/backend.hpp"
 
 namespace sidestep::transfer {
 
 // Finds what was attached before by the same backend, for the same access, with the same address and size,
-// in O(log n). Safe to use from several threads; a Registration may be used by several copies at once.
+// in O(1). Safe to use from several threads; a Registration may be used by several copies at once.
 class Registrations {
 public:
     // Beyond this number the least recently used one goes. Users of a registration keep it alive.
@@ -33,8 +32,20 @@ public:
     std::size_t size() const;
 
 private:
-    // Address, size, backend, access, whether it was given as const, place.
-    using Key = std::tuple<std::uintptr_t, Bytes, const backend::Backend*, backend::Access, bool, Place>;
+    struct Key {
+        std::uintptr_t address;
+        Bytes size;
+        const backend::Backend* backend;
+        backend::Access access;
+        bool read_only;  // it was given as const
+        Place place;
+        bool operator==(const Key&) const = default;
+    };
+    struct Hash {
+        std::size_t operator()(const Key& key) const {
+            return (key.address ^ key.size << 20 ^ static_cast<std::size_t>(key.access)) * 0x9E3779B97F4A7C15;
+        }
+    };
     struct Kept {
         Key key;
         std::uint64_t identity = 0;
@@ -44,7 +55,7 @@ private:
 
     mutable std::mutex mutex_;
     Order order_;  // asked for last: first
-    std::map<Key, Order::iterator> by_key_;
+    std::unordered_map<Key, Order::iterator, Hash> by_key_;
 };
 
 }  // namespace sidestep::transfer

@@ -190,6 +190,7 @@ void StagingPool::set_relay_limit(int gpu, Bytes bytes) {
         std::lock_guard lock(mutex_);
         Relay& relay = relays_[gpu];
         relay.limit = bytes;
+        relay_changes_.fetch_add(1, std::memory_order_release);
         drop_idle(gpu, relay.room());
     }
     free_unused();
@@ -205,12 +206,6 @@ std::vector<Bytes> StagingPool::relay_limits() const {
     std::lock_guard lock(mutex_);
     for (int gpu = 0; gpu < gpus_; ++gpu) limits.push_back(limit_of(gpu));
     return limits;
-}
-
-bool StagingPool::has_relay_limits(const std::vector<Bytes>& limits) const {
-    std::lock_guard lock(mutex_);
-    int gpu = 0;
-    return std::ranges::all_of(limits, [&](Bytes limit) { return limit == limit_of(gpu++); });
 }
 
 Bytes StagingPool::limit_of(int gpu) const {

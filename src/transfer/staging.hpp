@@ -1,6 +1,7 @@
 // Memory in which bytes wait between two hops.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,9 +53,9 @@ public:
     // given back; idle blocks beyond it are freed now. May block.
     void set_relay_limit(int gpu, Bytes bytes);
     Bytes relay_limit(int gpu) const;
-    // One for each GPU of the machine, and whether these are they.
+    // One for each GPU of the machine, and how often one was set.
     std::vector<Bytes> relay_limits() const;
-    bool has_relay_limits(const std::vector<Bytes>& limits) const;
+    unsigned relay_changes() const { return relay_changes_.load(std::memory_order_acquire); }
     // What this pool holds of a GPU's memory now: leased, idle or waiting to be freed.
     Bytes relay_bytes(int gpu) const;
 
@@ -93,8 +94,9 @@ private:
     mutable std::mutex mutex_;  // guards what follows
     Bytes pinned_bound_ = 0;
     std::map<Place, std::vector<std::shared_ptr<Slab>>> slabs_;  // by node
-    std::map<int, Relay> relays_;                                // by GPU
-    std::vector<Idle> idle_;                                     // given back last: last
+    std::atomic<unsigned> relay_changes_{0};
+    std::map<int, Relay> relays_;  // by GPU
+    std::vector<Idle> idle_;       // given back last: last
     std::vector<Allocation> to_free_;
 };
 
