@@ -1,7 +1,6 @@
 // One copy from submission to receipt, as a Movement.
 #include <algorithm>
 #include <bit>
-#include <memory_resource>
 
 #include <fmt/format.h>
 
@@ -380,22 +379,11 @@ private:
     std::unique_ptr<Verifier> verifier_;
 };
 
-// malloc searches for so large a block, which takes as long as planning. Never destroyed: a copy that hangs is kept for ever.
-template <typename T>
-std::pmr::polymorphic_allocator<T> recycled() {
-#ifdef __SANITIZE_ADDRESS__  // which would not see that an ended copy is used
-    return std::pmr::new_delete_resource();
-#else
-    static auto& pool = *new std::pmr::synchronized_pool_resource;
-    return &pool;
-#endif
-}
-
 }  // namespace
 
 std::shared_ptr<Movement> begin_copy(Machine& machine, const Buffer& from, const Buffer& to,
                                      const CopyOptions& options, void* stream) {
-    auto job = std::allocate_shared<Job>(recycled<Job>(), machine, options, stream);
+    auto job = std::make_shared<Job>(machine, options, stream);
     job->begin(from, to);
     return job;
 }
