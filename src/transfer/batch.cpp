@@ -138,7 +138,9 @@ private:
         }
         // All memory is attached, and errors found, before a byte moves.
         for (BatchGroup& group : plan.groups) {
-            for (BatchPiece& piece : group.pieces) piece.position = position(piece.position);
+            if (!position_of.empty())
+                for (BatchPiece& piece : group.pieces)
+                    piece.position = static_cast<std::uint32_t>(position(piece.position));
             auto bulk = std::make_unique<Bulk>(std::move(group), scratch_);
             SIDESTEP_CHECK(attach(*bulk));
             SIDESTEP_CHECK(add_lane(*bulk));

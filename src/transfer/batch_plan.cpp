@@ -17,7 +17,7 @@ constexpr Bytes largest_in_group = Bytes{32} << 20;
 // about 2 us for each copy however small: 256 KiB take 0.7 us at NVLink's 396 GB/s (nvbandwidth 0.8, H200).
 constexpr Bytes kernel_mean = Bytes{256} << 10;
 
-constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
 
 std::uintptr_t address_of(const Buffer& buffer) {
     return reinterpret_cast<std::uintptr_t>(buffer.address());
@@ -48,7 +48,7 @@ bool fits_group(const BatchCopy& copy, const CopyOptions& options, bool on_strea
 struct Bucket {
     Place from;
     Place to;
-    std::vector<std::size_t> positions;
+    std::vector<std::uint32_t> positions;
 };
 
 Bucket& bucket_of(std::vector<Bucket>& buckets, const BatchCopy& copy) {
@@ -69,35 +69,43 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const BatchCopy& copy) {
 // One end of every copy of a bucket, resolved.
 struct Side {
     std::shared_ptr<std::vector<BatchRange>> ranges = std::make_shared<std::vector<BatchRange>>();
-    std::vector<std::size_t> range_of;  // by the copy's place in the bucket; none: not described
+    std::vector<std::uint32_t> range_of;  // by the copy's place in the bucket; none: not described
+
+    std::uint32_t range(std::size_t i) const {
+        return range_of.empty() ? 0 : range_of[i];
+    }  // empty: there is one
 };
 
 // Ranges of one side, tried from the lowest address on: as many ends at a time as were described together the
 // last time, fewer where that fails, and more again after a row of successes.
 class RangeFinder {
 public:
+    // `end`: &BatchCopy::from or &BatchCopy::to, of the copies at `positions`.
     RangeFinder(const backend::Registry& registry, const Place& place, bool other_is_gpu,
-                std::vector<const Buffer*> ends)
+                const std::vector<BatchCopy>& copies, const std::vector<std::uint32_t>& positions,
+                const Buffer* BatchCopy::*end)
         : registry_(registry),
           place_(place),
           kind_matters_(place.is_gpu() || other_is_gpu),
-          ends_(std::move(ends)) {}
+          copies_(copies),
+          positions_(positions),
+          end_(end) {}
 
     Side find() {
-        order_.resize(ends_.size());
-        std::iota(order_.begin(), order_.end(), 0u);
-        side_.range_of.assign(ends_.size(), none);
         // Nearly always they are parts of one allocation, and their order does not matter.
-        if (take(0, ends_.size())) return std::move(side_);
+        if (take(0, positions_.size())) return std::move(side_);
+        order_.resize(positions_.size());
+        std::iota(order_.begin(), order_.end(), 0u);
+        side_.range_of.assign(positions_.size(), none);
         const auto lower = [this](std::size_t a, std::size_t b) {
-            return ends_[a]->address() < ends_[b]->address();
+            return end(a).address() < end(b).address();
         };
         if (!std::ranges::is_sorted(order_, lower)) std::ranges::sort(order_, lower);
         // Powers of two: pieces of one size fill an allocation by such a number more often than by another.
-        std::size_t guess = std::max<std::size_t>(std::bit_ceil(ends_.size()) / 2, 1);
+        std::size_t guess = std::max<std::size_t>(std::bit_ceil(order_.size()) / 2, 1);
         int row = 0;
-        for (std::size_t at = 0; at < ends_.size();) {
-            std::size_t count = std::min(guess, ends_.size() - at);
+        for (std::size_t at = 0; at < order_.size();) {
+            std::size_t count = std::min(guess, order_.size() - at);
             while (!take(at, count) && count > 1) {
                 count = guess = std::bit_ceil(count) / 2;
                 row = 0;
@@ -111,16 +119,18 @@ public:
     }
 
 private:
+    const Buffer& end(std::size_t i) const { return *(copies_[positions_[i]].*end_); }
+
     // Whether `count` ends from `at` on lie in one piece of memory of one kind.
     bool take(std::size_t at, std::size_t count) {
         std::uintptr_t start = std::numeric_limits<std::uintptr_t>::max();
-        std::uintptr_t end = 0;
+        std::uintptr_t behind = 0;
         for (std::size_t i = at; i < at + count; ++i) {
-            const Buffer& buffer = *ends_[order_[i]];
+            const Buffer& buffer = end(order_.empty() ? i : order_[i]);
             start = std::min(start, address_of(buffer));
-            end = std::max(end, address_of(buffer) + buffer.size());
+            behind = std::max(behind, address_of(buffer) + buffer.size());
         }
-        const Buffer memory = Buffer::memory(place_, reinterpret_cast<void*>(start), end - start);
+        const Buffer memory = Buffer::memory(place_, reinterpret_cast<void*>(start), behind - start);
         const auto found = describe(registry_, memory);
         if (!found) return false;
         MemoryKind kind = found->memory;
@@ -129,7 +139,9 @@ private:
         const bool vague = (kind == MemoryKind::pageable && kind_matters_) || kind == MemoryKind::managed;
         if (vague && count > 1) return false;
         if (!kind_matters_) kind = MemoryKind::pageable;  // as for a single copy: not asked
-        for (std::size_t i = at; i < at + count; ++i) side_.range_of[order_[i]] = side_.ranges->size();
+        const auto range = static_cast<std::uint32_t>(side_.ranges->size());
+        if (!order_.empty())
+            for (std::size_t i = at; i < at + count; ++i) side_.range_of[order_[i]] = range;
         side_.ranges->push_back({memory, kind});
         return true;
     }
@@ -137,8 +149,10 @@ private:
     const backend::Registry& registry_;
     const Place place_;
     const bool kind_matters_;
-    const std::vector<const Buffer*> ends_;
-    std::vector<std::size_t> order_;  // by address
+    const std::vector<BatchCopy>& copies_;
+    const std::vector<std::uint32_t>& positions_;
+    const Buffer* BatchCopy::*const end_;
+    std::vector<std::uint32_t> order_;  // by address; empty: as they come
     Side side_;
 };
 
@@ -172,34 +186,33 @@ void plan_bucket(Machine& machine, const CopyOptions& options, bool on_stream,
         plan.singles.insert(plan.singles.end(), bucket.positions.begin(), bucket.positions.end());
         return;
     }
-    std::vector<const Buffer*> sources, targets;
-    for (const std::size_t position : bucket.positions) {
-        sources.push_back(copies[position].from);
-        targets.push_back(copies[position].to);
-    }
-    const Side from =
-        RangeFinder(machine.registry, bucket.from, bucket.to.is_gpu(), std::move(sources)).find();
-    const Side to = RangeFinder(machine.registry, bucket.to, bucket.from.is_gpu(), std::move(targets)).find();
+    const Side from = RangeFinder(machine.registry, bucket.from, bucket.to.is_gpu(), copies, bucket.positions,
+                                  &BatchCopy::from)
+                          .find();
+    const Side to = RangeFinder(machine.registry, bucket.to, bucket.from.is_gpu(), copies, bucket.positions,
+                                &BatchCopy::to)
+                        .find();
     std::vector<BatchGroup> groups;
     for (std::size_t i = 0; i < bucket.positions.size(); ++i) {
-        const std::size_t position = bucket.positions[i];
-        if (from.range_of[i] == none || to.range_of[i] == none) {
+        const std::uint32_t position = bucket.positions[i];
+        if (from.range(i) == none || to.range(i) == none) {
             plan.singles.push_back(position);
             continue;
         }
-        const BatchRange& source = (*from.ranges)[from.range_of[i]];
-        const BatchRange& target = (*to.ranges)[to.range_of[i]];
+        const BatchRange& source = (*from.ranges)[from.range(i)];
+        const BatchRange& target = (*to.ranges)[to.range(i)];
         auto group = std::ranges::find_if(groups, [&](const BatchGroup& known) {
             return known.ends.from_memory == source.kind && known.ends.to_memory == target.kind;
         });
         if (group == groups.end()) {
             const Ends ends{source.memory, target.memory, source.kind, target.kind};
             group = groups.insert(groups.end(), {ends, {}, from.ranges, to.ranges, nullptr});
+            group->pieces.reserve(bucket.positions.size() - i);
         }
         const Buffer& source_end = *copies[position].from;
         const Buffer& target_end = *copies[position].to;
-        group->pieces.push_back({position, from.range_of[i],
-                                 address_of(source_end) - address_of(source.memory), to.range_of[i],
+        group->pieces.push_back({position, from.range(i), to.range(i),
+                                 address_of(source_end) - address_of(source.memory),
                                  address_of(target_end) - address_of(target.memory), source_end.size()});
         group->ends.bytes += source_end.size();
     }
@@ -222,7 +235,7 @@ BatchPlan plan_batch(Machine& machine, const CopyOptions& options, bool on_strea
                      const std::vector<BatchCopy>& copies) {
     BatchPlan plan;
     std::vector<Bucket> buckets;
-    for (std::size_t i = 0; i < copies.size(); ++i) {
+    for (std::uint32_t i = 0; i < copies.size(); ++i) {
         if (fits_group(copies[i], options, on_stream))
             bucket_of(buckets, copies[i]).positions.push_back(i);
         else

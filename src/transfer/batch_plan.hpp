@@ -1,6 +1,7 @@
 // Sorts the copies of a batch: which go out together in one call, and which are copies of their own.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -22,10 +23,10 @@ struct BatchRange {
 
 // One copy of a group.
 struct BatchPiece {
-    std::size_t position = 0;  // in the batch
-    std::size_t from_range = 0;
+    std::uint32_t position = 0;  // in the batch
+    std::uint32_t from_range = 0;
+    std::uint32_t to_range = 0;
     Bytes from_offset = 0;
-    std::size_t to_range = 0;
     Bytes to_offset = 0;
     Bytes size = 0;
 };
