@@ -69,13 +69,17 @@ void Session::pump_soon(bool wait) {
 
 Session::Fetch Session::cut_fetch(Bytes most) {
     Fetch& first = fetches_.front();
+    if (first.size <= most) {
+        Fetch whole = std::move(first);
+        fetches_.pop_front();
+        return whole;
+    }
     Fetch part = first;
-    part.size = std::min(most, first.size);
-    first.at += part.size;
-    first.offset += part.size;
-    first.to_offset += part.size;
-    first.size -= part.size;
-    if (first.size == 0) fetches_.pop_front();
+    part.size = most;
+    first.at += most;
+    first.offset += most;
+    first.to_offset += most;
+    first.size -= most;
     return part;
 }
 
