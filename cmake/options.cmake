@@ -18,6 +18,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
+# As quick as CMake's own -O3, smaller and sooner compiled (CONTRIBUTING.md). Loops over elements and bytes ask for that.
+if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
+    set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+endif()
+set(SIDESTEP_LOOPS "$<$<CONFIG:Release>:-O3>")
 
 # Designated initialisers leave fields out on purpose.
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow
