@@ -156,11 +156,23 @@ void Session::queue_own(const Line& line, std::uint64_t number, const Request& r
     {
         std::lock_guard lock(mutex_);
         if (end_ || waits_for_link_ || line.epoch != line_.epoch) return;
+        Fetch fetch;
+        const auto add = [&] {
+            if (fetch.places.empty()) return;
+            fetch_places_ += fetch.places.size();
+            fetches_.push_back(std::move(fetch));
+        };
         request.parts->cut(range, range.size(), [&](const Part& part) {
-            const auto offset = static_cast<Bytes>(part.memory - request.own->device_address);
-            fetches_.push_back(
-                {request.own, number, part.at, offset, part.size, nullptr, part.offset, part.region});
+            if (part.region != fetch.into) {
+                add();
+                fetch = {request.own, number, part.at, nullptr, part.region};
+            }
+            fetch.places.push_back(
+                {static_cast<Bytes>(part.memory - request.own->device_address), part.size});
+            fetch.to_offsets.push_back(part.offset);
+            fetch.size += part.size;
         });
+        add();
     }
     pump();
 }
@@ -175,8 +187,8 @@ void Session::send_own(const Line& line, const Fetch& part, const std::shared_pt
         };
     });
     Scattering scattering(bundle, part.request, line.scatters);
-    auto* from =
-        slot ? static_cast<unsigned char*>(slot->address()) : part.region->device_address + part.offset;
+    auto* from = slot ? static_cast<unsigned char*>(slot->address())
+                      : part.region->device_address + part.places[0].offset;
     Bytes at = part.at;
     for (std::size_t i = 0; i < part.places.size(); ++i) {
         const Bytes size = part.places[i].size;

@@ -201,16 +201,16 @@ private:
     struct Fetch {
         std::shared_ptr<Region> region;
         std::uint64_t request = 0;
-        Bytes at = 0;                  // of the request: where the next push begins, as the next
-        Bytes offset = 0;              // of the region
-        Bytes size = 0;                // what is left of it
+        Bytes at = 0;                  // of the request: where the next push begins
         std::shared_ptr<Region> to{};  // of a third machine; null: to who asks
-        Bytes to_offset = 0;           // there, or in the region that the next names
         std::uint64_t into = 0;        // of the other end, for a push of this one's request
-        // Of what goes by a slot, or to a third machine: all that goes together, `size` bytes in all.
-        std::vector<backend::RegionPart> places{};
-        std::vector<Bytes> to_offsets{};  // where each of them goes there
+        std::vector<backend::RegionPart>
+            places{};                     // of the region; of a part that is sent: what goes together
+        std::vector<Bytes> to_offsets{};  // where each goes in `to`, or `into`; else empty
+        std::size_t next = 0;             // the first place that is left
+        Bytes size = 0;                   // of all that are left
 
+        bool leads_on() const { return to || into != 0; }
         bool by_slot(const Line& line, Bytes bytes) const {
             return region->address == nullptr && (to || !line.is_direct(*region, bytes));
         }
@@ -292,9 +292,10 @@ private:
     void pump();
     void send_fetches();
     std::optional<Fetch> next_fetch(std::shared_ptr<Slots::Slot>& slot, Line& line);
-    // With the mutex held: takes up to so many bytes off the first fetch.
-    Fetch cut_fetch(Bytes most);
-    void add_fetches(Fetch& part);
+    // With the mutex held: the next place of the first fetch goes over to `part`, or as much of it as one push holds.
+    void cut_fetch(Fetch& part);
+    // With the mutex held: whether that place can go with it. Their answer is one frame then, or one request to a third machine.
+    bool goes_with(const Fetch& part);
     void fail_fetch(const Fetch& part, const Error& why);
     void fail_own(std::uint64_t request, Bytes bytes, const Error& why);
     void send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& slot);
@@ -345,6 +346,7 @@ private:
     std::uint64_t next_region_ = 1;
     std::map<std::uint64_t, std::shared_ptr<Region>> regions_;
     std::deque<Fetch> fetches_;
+    std::size_t fetch_places_ = 0;     // that are left of all of them
     std::set<const Slots*> rings_in_;  // that regions were granted with
     Bytes on_the_way_ = 0;             // of memory that is sent as it is
     std::optional<Error> end_;

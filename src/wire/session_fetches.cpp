@@ -37,11 +37,13 @@ Result<void> Session::give(const Frame& frame) {
             if (refused && *target) refused = (*target)->check(to[i].offset, from[i].size);
         }
         if (all != frame.size) return not_asked_for();
-        Bytes at = frame.at;
-        for (std::size_t i = 0; refused && i < count; at += from[i++].size) {
-            SIDESTEP_TRY(const bool small, add_fetch({*region, frame.request, at, from[i].offset,
-                                                      from[i].size, *target, to[i].offset}));
-            wait = wait && small;
+        if (refused && count > 0) {
+            Fetch fetch{*region, frame.request, frame.at, *target};
+            for (std::size_t i = 0; leads_on && i < count; ++i) fetch.to_offsets.push_back(to[i].offset);
+            places.resize(count);
+            fetch.places = std::move(places);
+            fetch.size = all;
+            SIDESTEP_TRY(wait, add_fetch(std::move(fetch)));
         }
     }
     if (!refused)
@@ -52,12 +54,15 @@ Result<void> Session::give(const Frame& frame) {
 }
 
 Result<bool> Session::add_fetch(Fetch fetch) {
-    if (fetches_.size() >= most_fetches)
+    const std::size_t before = fetch_places_;
+    fetch_places_ += fetch.places.size();
+    if (fetch_places_ > most_fetches)
         return Error{
             ErrorCode::io_error, fmt::format("{} asks for too much at a time", peer_), "session", {}};
-    const bool small = fetch.size <= small_request;
+    const auto is_small = [](const backend::RegionPart& place) { return place.size <= small_request; };
+    const bool small = std::ranges::all_of(fetch.places, is_small);
     fetches_.push_back(std::move(fetch));
-    return small && fetches_.size() % most_confirms != 0;
+    return small && before / most_confirms == fetch_places_ / most_confirms;
 }
 
 void Session::pump_soon(bool wait) {
@@ -67,20 +72,32 @@ void Session::pump_soon(bool wait) {
         pump();
 }
 
-Session::Fetch Session::cut_fetch(Bytes most) {
+void Session::cut_fetch(Fetch& part) {
     Fetch& first = fetches_.front();
-    if (first.size <= most) {
-        Fetch whole = std::move(first);
-        fetches_.pop_front();
-        return whole;
+    backend::RegionPart& place = first.places[first.next];
+    const Bytes size = std::min(place.size, backend::max_push);
+    part.places.push_back({place.offset, size});
+    if (part.leads_on()) part.to_offsets.push_back(first.to_offsets[first.next]);
+    part.size += size;
+    first.at += size;
+    first.size -= size;
+    if (size < place.size) {
+        place.offset += size;
+        place.size -= size;
+        if (part.leads_on()) first.to_offsets[first.next] += size;
+        return;
     }
-    Fetch part = first;
-    part.size = most;
-    first.at += most;
-    first.offset += most;
-    first.to_offset += most;
-    first.size -= most;
-    return part;
+    --fetch_places_;
+    if (++first.next == first.places.size()) fetches_.pop_front();
+}
+
+bool Session::goes_with(const Fetch& part) {
+    if (fetches_.empty() || part.places.size() == backend::most_places) return false;
+    const Fetch& next = fetches_.front();
+    const Bytes more = std::min(next.places[next.next].size, backend::max_push);
+    return next.request == part.request && next.region == part.region && next.at == part.at + part.size &&
+           next.to == part.to && next.into == part.into && part.size + more <= backend::max_push &&
+           may_move(*part.region, Pace::out, more);
 }
 
 // The next part of what is asked for, where it has a slot, or needs none. A slot takes as many small ones as belong together.
@@ -88,40 +105,26 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
     std::lock_guard lock(mutex_);
     line = line_;
     if (fetches_.empty()) return std::nullopt;
-    const Bytes most = std::min(fetches_.front().size, backend::max_push);
-    const bool by_slot = fetches_.front().by_slot(line, most);
+    const Fetch& first = fetches_.front();
+    const Bytes most = std::min(first.places[first.next].size, backend::max_push);
+    const bool by_slot = first.by_slot(line, most);
     if (!by_slot && on_the_way_ >= most_on_the_way) return std::nullopt;
-    const Region& region = *fetches_.front().region;
+    const Region& region = *first.region;
     if (!may_move(region, Pace::out, most)) return std::nullopt;
     if (by_slot) slot = region.slots_out->take();
     if (by_slot && !slot) {
         if (region.pace) region.pace->give_back(Pace::out, most);
         return std::nullopt;
     }
-    Fetch part = cut_fetch(backend::max_push);
-    const bool leads_on = part.to || part.into != 0;
-    if (by_slot || leads_on) part.places.push_back({part.offset, part.size});
-    if (leads_on) part.to_offsets.push_back(part.to_offset);
-    if (part.to || (by_slot && (line.scatters || leads_on))) add_fetches(part);
+    Fetch part{first.region, first.request, first.at, first.to, first.into};
+    const bool alone = part.leads_on() ? part.into != 0 && !by_slot : !line.scatters;
+    do cut_fetch(part);
+    while (!alone && goes_with(part));
     if (by_slot) ++moving_;
     if (by_slot && part.into != 0) ++requests_.at(part.request).moving;
     if (!by_slot) on_the_way_ += part.size;
     if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
     return part;
-}
-
-// Those after it that can go with it: their answer is one frame, or a third machine gets them as one request.
-void Session::add_fetches(Fetch& part) {
-    const auto goes_on = [&](const Fetch& next) {
-        return next.request == part.request && next.region == part.region && next.at == part.at + part.size &&
-               next.to == part.to && next.into == part.into && part.size + next.size <= backend::max_push;
-    };
-    while (part.places.size() < backend::most_places && !fetches_.empty() && goes_on(fetches_.front())) {
-        const Fetch more = cut_fetch(backend::max_push);
-        part.places.push_back({more.offset, more.size});
-        if (part.to || part.into != 0) part.to_offsets.push_back(more.to_offset);
-        part.size += more.size;
-    }
 }
 
 // One thread at a time: what is sent at once calls back here, and each part would lie deeper in the stack than the last.
@@ -151,15 +154,16 @@ public:
         frame.size += part.size;
         const Region& from = *part.region;
         unsigned char* const begin = from.address != nullptr ? from.address : from.device_address;
-        next_.parts.push_back({begin + part.offset, part.size});
+        for (const auto& [offset, size] : part.places) next_.parts.push_back({begin + offset, size});
         if (kept_.empty() || kept_.back() != part.region) kept_.push_back(part.region);
     }
 
 private:
     bool goes_on(const Fetch& part) const {
         const Frame& frame = next_.frame;
-        return line_.scatters && next_.parts.size() < backend::most_places && frame.request == part.request &&
-               frame.offset + frame.size == part.at && frame.size + part.size <= together;
+        return line_.scatters && next_.parts.size() + part.places.size() <= backend::most_places &&
+               frame.request == part.request && frame.offset + frame.size == part.at &&
+               frame.size + part.size <= together;
     }
     void flush() {
         if (next_.parts.empty()) return;
@@ -223,9 +227,12 @@ void Session::fail_fetch(const Fetch& part, const Error& why) {
     Bytes rest = 0;
     {
         std::lock_guard lock(mutex_);
-        for (const Fetch& one : fetches_)
-            if (one.is_with(part)) rest += one.size;
-        std::erase_if(fetches_, [&](const Fetch& one) { return one.is_with(part); });
+        std::erase_if(fetches_, [&](const Fetch& one) {
+            if (!one.is_with(part)) return false;
+            rest += one.size;
+            fetch_places_ -= one.places.size() - one.next;
+            return true;
+        });
     }
     if (part.into != 0)
         fail_own(part.request, part.size + rest, why);

@@ -36,6 +36,7 @@ void Session::wait_for_link() {
         std::lock_guard lock(mutex_);
         waits_for_link_ = true;
         fetches.swap(fetches_);
+        fetch_places_ = 0;
         confirms_.clear();
         places_.clear();
         on_the_way_ = 0;
@@ -143,6 +144,7 @@ void Session::end_all(const Error& why) {
         small_.store(0, std::memory_order_relaxed);
         regions.swap(regions_);
         fetches.swap(fetches_);
+        fetch_places_ = 0;
         waiting_.clear();
     }
     for (auto& [number, request] : requests) {
