@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <utility>
 
 namespace sidestep::transfer {
@@ -49,7 +48,6 @@ std::vector<SpreadCursor::Track> SpreadCursor::tracks_of(std::size_t file) const
     const auto& ranges = (*files_)[file].ranges;
     Position at{0, ranges.front().begin};
     std::map<std::uint32_t, Track> tracks;
-    std::optional<std::uint32_t> before;
     while (at.range < ranges.size()) {
         const Position begin = at;
         const Cell cell = cell_at(file, at);
@@ -57,12 +55,7 @@ std::vector<SpreadCursor::Track> SpreadCursor::tracks_of(std::size_t file) const
         const Bytes middle = part.begin + (part.end - part.begin) / 2;
         const std::uint32_t memory =
             placement_ == nullptr ? Run::every_memory : placement_->memory_at(file, middle);
-        Track& track = tracks[memory];
-        if (before != memory) track.stretches.push_back({begin, 0});
-        ++track.stretches.back().cells;
-        ++track.left;
-        ++track.cells;
-        before = memory;
+        tracks[memory].cells.push_back(begin);
     }
     std::vector<Track> found;
     for (auto& [memory, track] : tracks) found.push_back(std::move(track));
@@ -72,13 +65,12 @@ std::vector<SpreadCursor::Track> SpreadCursor::tracks_of(std::size_t file) const
 Cell SpreadCursor::take() {
     Active& active = active_[turn_];
     // Of which the largest part is left, so that all end together.
-    const auto track = std::ranges::max_element(
-        active.tracks, [](const Track& a, const Track& b) { return a.left * b.cells < b.left * a.cells; });
-    Stretch& stretch = track->stretches[track->next];
-    Cell cell = cell_at(active.file, stretch.at);
-    --track->left;
-    if (--stretch.cells == 0) ++track->next;
-    if (track->left == 0) active.tracks.erase(track);
+    const auto track = std::ranges::max_element(active.tracks, [](const Track& a, const Track& b) {
+        return a.left() * b.cells.size() < b.left() * a.cells.size();
+    });
+    Position at = track->cells[track->taken++];
+    Cell cell = cell_at(active.file, at);
+    if (track->left() == 0) active.tracks.erase(track);
     if (active.tracks.empty())
         active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(turn_));
     else

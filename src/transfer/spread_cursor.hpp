@@ -45,17 +45,12 @@ private:
         std::size_t range = 0;  // the first that is not taken whole
         Bytes offset = 0;       // in it: the first byte that is not taken
     };
-    // Cells that follow one another.
-    struct Stretch {
-        Position at;
-        std::size_t cells = 0;
-    };
-    // What one memory gets of a file; `next` is the stretch to take from.
+    // What one memory gets of a file: where its cells begin, and how many of them were taken.
     struct Track {
-        std::vector<Stretch> stretches;
-        std::size_t next = 0;
-        std::size_t cells = 0;
-        std::size_t left = 0;
+        std::vector<Position> cells;
+        std::size_t taken = 0;
+
+        std::size_t left() const { return cells.size() - taken; }
     };
     struct Active {
         std::size_t file = 0;
