@@ -24,7 +24,6 @@
 #include "route/fan_out.hpp"
 #include "transfer/movement.hpp"
 #include "transfer/spread_files.hpp"
-#include "transfer/spread_move.hpp"
 
 namespace sidestep::transfer {
 
@@ -69,6 +68,26 @@ private:
     std::array<Stage, 4> stages_;
     std::array<int, 4> in_flight_{};
     Clock::time_point last_ = Clock::now();
+};
+
+// The memories of a spread, and its ring of slots, as they are attached.
+struct AttachedMemory {
+    // A few for each.
+    struct One {
+        backend::Backend* backend = nullptr;
+        backend::Access access = backend::Access::read;
+        std::unique_ptr<backend::Registration> registration;
+    };
+
+    // Null where it is not attached so.
+    backend::Registration* find(std::size_t which, const backend::Backend* backend,
+                                backend::Access access) const {
+        for (const One& one : all[which])
+            if (one.backend == backend && one.access == access) return one.registration.get();
+        return nullptr;
+    }
+
+    std::vector<std::vector<One>> all;  // by memory; the ring comes after them
 };
 
 // The files, and the published memory of nodes, that a spread to files reads. Each is opened when a chunk comes to it, and
