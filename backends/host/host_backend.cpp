@@ -257,7 +257,7 @@ public:
         auto held = std::make_shared<const driver::SharedMap>(std::move(map));
         const Buffer buffer = Buffer::memory(place, held->address(), held->length());
         if (emulated_ && exported.memory != MemoryKind::pageable)
-            return std::optional(emulated_->hold(buffer, exported.memory, true, held));
+            return std::optional(emulated_->hold(buffer, exported.memory, held));
         return std::optional(Allocation(buffer, MemoryKind::pageable, [held]() mutable { held.reset(); }));
     }
 
