@@ -1,16 +1,78 @@
 #include "backends/host/copy_pool.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
 
-#include "backends/host/block_copy.hpp"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "driver/cpus.hpp"
 
 namespace sidestep::backends::host {
 namespace {
+
+constexpr std::size_t cache_line = 64;  // bytes of a cache line
+constexpr std::size_t step = 4 * cache_line;
+
+#if defined(__x86_64__)
+
+// Several of a kind, since what the processor can do is known when the program runs. Four loads before the stores.
+__attribute__((target("avx512f"))) void stream_avx512(char* to, const char* from, std::size_t bytes) {
+    __m512i some[4];
+    for (std::size_t at = 0; at < bytes; at += sizeof some) {
+        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm512_loadu_si512(from + at + i * cache_line);
+        for (std::size_t i = 0; i < 4; ++i)
+            _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + i * cache_line), some[i]);
+    }
+}
+
+// Eight pages side by side, two lines of each in turn: Intel's memory controllers like many open pages, AMD's do not
+// (docs/lab-book.md, "What constants stand on").
+__attribute__((target("avx512f"))) void stream_avx512_pages(char* to, const char* from, std::size_t bytes) {
+    constexpr std::size_t page = 4096;
+    constexpr std::size_t group = 8 * page;
+    const std::size_t grouped = bytes / group * group;
+    for (std::size_t begin = 0; begin < grouped; begin += group) {
+        for (std::size_t in_page = 0; in_page < page; in_page += 2 * cache_line) {
+            for (std::size_t at = begin + in_page; at < begin + group; at += page) {
+                const __m512i a = _mm512_loadu_si512(from + at);
+                const __m512i b = _mm512_loadu_si512(from + at + cache_line);
+                _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), a);
+                _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at + cache_line), b);
+            }
+        }
+    }
+    stream_avx512(to + grouped, from + grouped, bytes - grouped);
+}
+
+__attribute__((target("avx2"))) void stream_avx2(char* to, const char* from, std::size_t bytes) {
+    __m256i some[4];
+    for (std::size_t at = 0; at < bytes; at += sizeof some) {
+        const auto* source = reinterpret_cast<const __m256i*>(from + at);
+        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm256_loadu_si256(source + i);
+        for (std::size_t i = 0; i < 4; ++i)
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at) + i, some[i]);
+    }
+}
+
+void stream_sse2(char* to, const char* from, std::size_t bytes) {
+    __m128i some[4];
+    for (std::size_t at = 0; at < bytes; at += sizeof some) {
+        const auto* source = reinterpret_cast<const __m128i*>(from + at);
+        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm_loadu_si128(source + i);
+        for (std::size_t i = 0; i < 4; ++i)
+            _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, some[i]);
+    }
+}
+
+#endif
 
 // Small enough that threads end together, large enough that taking one costs nothing.
 constexpr Bytes block = 1_MiB;
@@ -27,6 +89,48 @@ std::vector<CopySpan> blocks_of(const CopySpan& copy) {
 }
 
 }  // namespace
+
+std::vector<Streamer> streamers() {
+    std::vector<Streamer> all;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f")) {
+        all = {stream_avx512, stream_avx512_pages};
+        if (__builtin_cpu_is("intel")) std::swap(all[0], all[1]);
+    }
+    if (__builtin_cpu_supports("avx2")) all.push_back(stream_avx2);
+    all.push_back(stream_sse2);
+#else
+    all.push_back([](char* to, const char* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
+#endif
+    return all;
+}
+
+void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer stream) {
+    auto* target = static_cast<char*>(to);
+    const auto* source = static_cast<const char*>(from);
+    const std::size_t head =
+        std::min(bytes, (cache_line - reinterpret_cast<std::uintptr_t>(target) % cache_line) % cache_line);
+    const std::size_t body = (bytes - head) / step * step;
+    std::memcpy(target, source, head);
+    if (body != 0) stream(target + head, source + head, body);
+    std::memcpy(target + head + body, source + head + body, bytes - head - body);
+#if defined(__x86_64__)
+    _mm_sfence();  // streaming stores are not ordered by the release of an atomic
+#endif
+}
+
+void copy_around_caches(void* to, const void* from, std::size_t bytes) {
+    static const Streamer stream = streamers().front();
+    copy_around_caches(to, from, bytes, stream);
+}
+
+std::size_t cache_share(int threads) {
+    const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+    const auto share =
+        static_cast<std::size_t>(std::max(cache, 0l)) / static_cast<std::size_t>(std::max(threads, 1));
+    return std::clamp<std::size_t>(share, std::size_t{1} << 20, std::size_t{4} << 20);
+}
 
 struct CopyPool::Job {
     // Copies until the last span has been taken.

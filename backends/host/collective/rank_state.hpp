@@ -200,7 +200,6 @@ struct Part {
 bool run_packets(RankState& state);
 bool run_slices(RankState& state);
 bool run_pairs(RankState& state);
-bool run_copies(RankState& state);
 bool run_ring(RankState& state);
 
 // `bytes` bytes from `offset` on in memory that is null where there are none.
