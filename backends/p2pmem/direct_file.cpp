@@ -30,13 +30,9 @@ constexpr int max_idle_tries = 1000;
 
 }  // namespace
 
-bool is_refusal(int number) {
-    return number == EINVAL || number == EREMOTEIO || number == EFAULT || number == EOPNOTSUPP;
-}
-
 // What a kernel answers was seen with Linux 7.2 in a virtual machine (tests/vm/jobs/nvme_p2p), and is read in
 // drivers/pci/p2pdma.c (calc_map_type_and_dist) and mm/gup.c.
-backend::Support refusal(int number, const std::string& drive, const std::string& memory) {
+std::optional<backend::Support> refusal(int number, const std::string& drive, const std::string& memory) {
     using backend::Support;
     if (number == EFAULT)
         return Support::no(
@@ -52,6 +48,7 @@ backend::Support refusal(int number, const std::string& drive, const std::string
             fmt::format("the driver of {} takes no pages of {} (EREMOTEIO)", drive, memory),
             "use a file on a PCIe NVMe drive; before Linux 6.17 this is also the answer where the two "
             "are not below one PCIe switch");
+    if (number != EINVAL) return std::nullopt;
     return Support::no(
         fmt::format("the kernel does not let {} reach {} (EINVAL): they share no PCIe switch, and no host "
                     "bridge that is known to pass such traffic on",
@@ -158,11 +155,9 @@ Result<void> DirectFile::move(DirectRange range, bool direct) {
 
 Error DirectFile::failed(const DirectRange& range, bool direct, int number) const {
     const std::string place = buffer().place().to_string();
-    if (direct && is_refusal(number)) {
-        backend::Support why = refusal(number, fmt::format("the drive below {}", path()),
-                                       range.memory->buffer().place().to_string());
-        return {ErrorCode::path_unavailable, std::move(why.reason), place, std::move(why.remedy)};
-    }
+    const auto why = refusal(number, fmt::format("the drive below {}", path()),
+                             range.memory->buffer().place().to_string());
+    if (direct && why) return {ErrorCode::path_unavailable, why->reason, place, why->remedy};
     return driver::system_error(
         number,
         fmt::format("cannot {} {} bytes of {} at offset {}", range.write ? "write" : "read", range.size,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include "backend/file_piece.hpp"
@@ -10,11 +11,9 @@
 
 namespace sidestep::backends::p2pmem {
 
-// Whether this errno of a read or write with O_DIRECT is about the memory, and not about the file or the drive.
-bool is_refusal(int number);
-// The reason and the kernel's rule. `drive` and `memory` name the two, such as /dev/nvme0n1 and
-// p2pmem:0000:03:00.0.
-backend::Support refusal(int number, const std::string& drive, const std::string& memory);
+// The reason and the kernel's rule, where this errno of a read or write with O_DIRECT is about the memory, and not about the
+// file or the drive. `drive` and `memory` name the two, such as /dev/nvme0n1 and p2pmem:0000:03:00.0.
+std::optional<backend::Support> refusal(int number, const std::string& drive, const std::string& memory);
 
 // Mapped device memory may be write-combining: what was stored before this is on its way to the device before what is
 // stored, or told to another device, after it.
