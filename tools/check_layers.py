@@ -85,7 +85,7 @@ LAYERS = [
           ("src/base", "src/topology", "src/backend", "backends/*")),
     Layer(5, "src/transfer", "runs a Route: lanes, chunks, staging, verification, memory of other processes",
           ("src/base", "src/topology", "src/peer", "src/backend", "src/route"), ("fmt",),
-          only=((r"completion\.(cpp|hpp)", ("src/driver",)), (r"direct_storage\.cpp", ("src/driver", "POSIX")),
+          only=((r"activity\.hpp", ("src/driver",)), (r"direct_storage\.cpp", ("src/driver", "POSIX")),
                 (r"spread_work\.cpp", ("src/driver",)))),
     Layer(6, "src/checkpoint", "safetensors, their indexes and GGUF: strict parsers, layouts, load and save plans",
           ("src/base", "src/driver", "src/topology", "src/backend", "src/route", "src/transfer"),

@@ -67,7 +67,7 @@ int copying_threads(int processors) {
 
 class FileBackend final : public backend::Backend {
 public:
-    FileBackend(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options)
+    FileBackend(FileOptions options, std::unique_ptr<driver::FileIoEngine> engine)
         : options_(options), given_(std::move(engine)) {}
     ~FileBackend() override {
         if (jobs_ && !jobs_->end()) base::keep(std::move(jobs_));
@@ -250,12 +250,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<backend::Backend> create(FileOptions options) {
-    return create(nullptr, options);
-}
-
-std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine, FileOptions options) {
-    return std::make_unique<FileBackend>(std::move(engine), options);
+std::unique_ptr<backend::Backend> create(FileOptions options, std::unique_ptr<driver::FileIoEngine> engine) {
+    return std::make_unique<FileBackend>(options, std::move(engine));
 }
 
 }  // namespace sidestep::backends::file

@@ -21,11 +21,8 @@ struct FileOptions {
     std::optional<bool> maps = {};
 };
 
-// Moves bytes between files or block devices and host memory.
-std::unique_ptr<backend::Backend> create(FileOptions options);
-
-// The same over an engine of the caller's, for tests of what devices do wrong.
-std::unique_ptr<backend::Backend> create(std::unique_ptr<driver::FileIoEngine> engine,
-                                         FileOptions options = {});
+// Moves bytes between files or block devices and host memory. `engine`: for tests of what devices do wrong.
+std::unique_ptr<backend::Backend> create(FileOptions options,
+                                         std::unique_ptr<driver::FileIoEngine> engine = nullptr);
 
 }  // namespace sidestep::backends::file

@@ -151,7 +151,7 @@ bool FileJobs::tell() {
         left = untold_ > 0;
         to_look_for_.store(untold_, std::memory_order_relaxed);
     }
-    for (Over& each : over) each.flight->end(std::move(each.result));
+    for (auto& [flight, result] : over) flight->end(std::move(result));
     return left;
 }
 
@@ -249,7 +249,7 @@ void FileJobs::ended(Request& request, std::int64_t result, Clock::time_point no
     --job.with_engine;
     finish(request, result);
     if (!job.ended() || job.flight == nullptr) return;  // start() tells of one that it has yet to hand out
-    over_.push_back({job.flight, job.error ? Result<void>(std::move(*job.error)) : Result<void>()});
+    over_.emplace_back(job.flight, job.error ? Result<void>(std::move(*job.error)) : Result<void>());
     jobs_.erase(job.place);
 }
 

@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "backends/file/depth_controller.hpp"
@@ -89,10 +90,7 @@ private:
         bool ended() const { return error ? with_engine == 0 : unfinished == 0; }
     };
 
-    struct Over {
-        backend::Flight* flight;
-        Result<void> result;
-    };
+    using Over = std::pair<backend::Flight*, Result<void>>;
 
     // Requests that wait for the same thing.
     struct Way {

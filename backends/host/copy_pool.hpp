@@ -1,8 +1,7 @@
-// Threads that copy.
+// Threads that copy, and how one of them copies a block.
 #pragma once
 
-#include <atomic>
-#include <memory>
+#include <cstddef>
 #include <vector>
 
 #include <sidestep/units.hpp>
@@ -11,6 +10,22 @@
 
 namespace sidestep::backends::host {
 
+// As memcpy, but the stores go around the caches: for copies so large that the target would push out
+// what is of use, and be pushed out before anybody reads it. The bytes are visible to other threads
+// after the usual release and acquire. Plain memcpy on processors other than x86-64.
+void copy_around_caches(void* to, const void* from, std::size_t bytes);
+
+// The inner loop of such a copy: `to` is aligned to 64 bytes, `bytes` a multiple of 256.
+using Streamer = void (*)(char* to, const char* from, std::size_t bytes);
+
+// The loops that this processor can run, the one that copy_around_caches() uses first. For tests, which try them all.
+std::vector<Streamer> streamers();
+void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer stream);
+
+// From which size of a whole copy on copy_around_caches is worth it, when `threads` threads share it:
+// one thread's share of the last cache, kept within 1 and 4 MiB.
+std::size_t cache_share(int threads);
+
 // One of many copies.
 struct CopySpan {
     void* to;
@@ -18,41 +33,22 @@ struct CopySpan {
     Bytes bytes;
 };
 
-// Copies that several threads share: each takes the next few until none is left. The flight ends when every byte has
-// arrived.
-class CopyJob {
-public:
-    // One copy, cut into blocks.
-    CopyJob(const CopySpan& copy, backend::Flight& flight);
-    // A batch. `bytes` is what the spans have together, above 0.
-    CopyJob(std::vector<CopySpan> spans, Bytes bytes, backend::Flight& flight);
-
-private:
-    friend class CopyPool;
-    // Copies until the last span has been taken.
-    void help(Bytes around_caches_from);
-
-    std::vector<CopySpan> spans_;
-    const std::size_t at_a_time_;
-    const Bytes one_copy_;  // its bytes; 0: of a batch, which goes through the caches
-    std::size_t helpers_;   // threads that find something to do
-    std::atomic<std::size_t> next_{0};
-    std::atomic<Bytes> left_;  // bytes that have not arrived
-    backend::Flight& flight_;
-};
-
-// Threads that work on jobs, first come first served. Ends when all jobs have. Any thread may submit.
+// Threads that copy, first come first served: each takes the next few parts until none is left. Ends when all copies have.
+// Any thread may call.
 class CopyPool {
 public:
-    // Up to `threads` threads, on the processors `cpus` (empty: on any). Copies of `around_caches_from` bytes
-    // and more go around the caches; 0 for cache_share().
+    // Up to `threads` threads, on the processors `cpus` (empty: on any). A copy of `around_caches_from` bytes
+    // and more goes around the caches, a batch never; 0 for cache_share().
     CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from = 0);
 
-    // Never waits for a job. Fails as base::Workers::add does.
-    Result<void> submit(std::shared_ptr<CopyJob> job);
+    // One copy, or a batch. `bytes` is what the spans have together, above 0. The flight ends when every byte has arrived. Never
+    // waits for a copy. Fails as base::Workers::add does.
+    Result<void> copy(std::vector<CopySpan> spans, Bytes bytes, backend::Flight& flight);
 
 private:
-    const int max_threads_;
+    struct Job;
+
+    const std::size_t max_threads_;
     const Bytes around_caches_from_;
     base::Workers workers_;
 };

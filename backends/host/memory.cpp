@@ -98,7 +98,7 @@ EmulatedMemory::EmulatedMemory(std::vector<Bytes> gpu_bytes, std::shared_ptr<Mac
     for (const Bytes bytes : gpu_bytes) gpus_.push_back({bytes == 0 ? Buffer::whole : bytes, 0});
 }
 
-Result<void> EmulatedMemory::reserve(int gpu, Bytes bytes) {
+Result<std::shared_ptr<void>> EmulatedMemory::reserve(int gpu, Bytes bytes) {
     const std::unique_lock lock(mutex_);
     Gpu& state = gpus_[static_cast<std::size_t>(gpu)];
     const Bytes free = state.total - state.used;
@@ -111,29 +111,30 @@ Result<void> EmulatedMemory::reserve(int gpu, Bytes bytes) {
                      "free memory of that GPU, or set SIDESTEP_EMULATED_GPU_MEMORY"};
     }
     state.used += bytes;
-    return {};
+    return std::shared_ptr<void>(&state, [self = shared_from_this(), &state, bytes](void*) {
+        const std::unique_lock giving_back(self->mutex_);
+        state.used -= bytes;
+    });
 }
 
 Result<Allocation> EmulatedMemory::allocate(const Place& place, Bytes bytes, MemoryKind kind) {
-    const bool on_gpu = place.is_gpu();
-    if (on_gpu) SIDESTEP_CHECK(reserve(place.index(), bytes));
-    auto memory = machine_->take(
-        bytes, -1, on_gpu ? fmt::format("for the emulated gpu:{}", place.index()) : "of pinned host memory");
-    if (!memory) {
-        const std::unique_lock lock(mutex_);
-        if (on_gpu) gpus_[static_cast<std::size_t>(place.index())].used -= bytes;
-        return memory.error();
+    std::string what = "of pinned host memory";
+    std::shared_ptr<void> reserved;
+    if (place.is_gpu()) {
+        SIDESTEP_TRY(reserved, reserve(place.index(), bytes));
+        what = fmt::format("for the emulated gpu:{}", place.index());
     }
-    void* const address = (*memory)->address();
-    return hold(Buffer::memory(place, address, bytes), kind, false, std::move(*memory));
+    SIDESTEP_TRY(auto memory, machine_->take(bytes, -1, what));
+    const Buffer buffer = Buffer::memory(place, memory->address(), bytes);
+    std::pair held(std::move(reserved), std::move(memory));
+    return hold(buffer, kind, std::make_shared<decltype(held)>(std::move(held)));
 }
 
-Allocation EmulatedMemory::hold(const Buffer& buffer, MemoryKind kind, bool adopted,
-                                std::shared_ptr<const void> held) {
+Allocation EmulatedMemory::hold(const Buffer& buffer, MemoryKind kind, std::shared_ptr<const void> held) {
     const auto begin = reinterpret_cast<std::uintptr_t>(buffer.address());
     {
         const std::unique_lock lock(mutex_);
-        ranges_[begin] = {begin + buffer.size(), buffer.place(), kind, ++last_identity_, false, adopted};
+        ranges_[begin] = {begin + buffer.size(), buffer.place(), kind, ++last_identity_, false};
     }
     // The range goes before its memory, so that memory of another owner is never taken for it.
     return Allocation(buffer, kind, [self = shared_from_this(), held = std::move(held), begin]() mutable {
@@ -144,12 +145,7 @@ Allocation EmulatedMemory::hold(const Buffer& buffer, MemoryKind kind, bool adop
 
 void EmulatedMemory::release(std::uintptr_t begin) {
     const std::unique_lock lock(mutex_);
-    const auto found = ranges_.find(begin);
-    if (found == ranges_.end()) return;
-    const Range& range = found->second;
-    if (range.place.is_gpu() && !range.adopted)
-        gpus_[static_cast<std::size_t>(range.place.index())].used -= range.end - begin;
-    ranges_.erase(found);
+    ranges_.erase(begin);
 }
 
 Result<std::shared_ptr<void>> EmulatedMemory::pin(const Buffer& buffer) {

@@ -77,9 +77,9 @@ public:
     // what is free.
     Result<Allocation> allocate(const Place& place, Bytes bytes, MemoryKind kind);
 
-    // Memory that is mapped here for as long as `held` lives. `adopted`: that of a process that emulates the same
-    // machine; it counts as used there.
-    Allocation hold(const Buffer& buffer, MemoryKind kind, bool adopted, std::shared_ptr<const void> held);
+    // Memory that is mapped here for as long as `held` lives. That of a process that emulates the same machine counts as used
+    // there.
+    Allocation hold(const Buffer& buffer, MemoryKind kind, std::shared_ptr<const void> held);
 
     // What lies at the buffer's address. Fails where that is not what its place claims: another GPU's
     // memory, memory of none, or more than was allocated there. Host memory that was not allocated here
@@ -99,7 +99,6 @@ private:
         MemoryKind kind = MemoryKind::device;
         std::uint64_t identity = 0;
         bool foreign = false;  // pinned, not allocated here
-        bool adopted = false;  // another process counts it
     };
     struct Gpu {
         Bytes total = 0;
@@ -108,7 +107,8 @@ private:
 
     using Ranges = std::map<std::uintptr_t, Range>;  // by first address
 
-    Result<void> reserve(int gpu, Bytes bytes);
+    // Counts as used as long as the answer lives.
+    Result<std::shared_ptr<void>> reserve(int gpu, Bytes bytes);
     void release(std::uintptr_t begin);
     // With the mutex held: the range that holds an address.
     const Ranges::value_type* range_at(std::uintptr_t address) const;

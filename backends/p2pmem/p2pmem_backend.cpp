@@ -267,8 +267,7 @@ private:
         const auto map = driver::PeerMap::open(driver::peer_memory_file(files_, memory.path()), page);
         if (!map) return Support::yes({});
         const int number = driver::try_direct_read(drive, map->address(), page);
-        if (is_refusal(number)) return refusal(number, drive, memory.to_string());
-        return Support::yes({});
+        return refusal(number, drive, memory.to_string()).value_or(Support::yes({}));
     }
 
     const P2pmemOptions options_;

@@ -39,9 +39,7 @@ bool fits_group(const BatchCopy& copy, const CopyOptions& options, bool on_strea
     if (from.size() > largest_in_group && !on_stream) return false;
     // An address of a node is not one of this machine.
     if (!from.place().node().empty() || !to.place().node().empty()) return true;
-    const std::uintptr_t a = address_of(from);
-    const std::uintptr_t b = address_of(to);
-    return a < b ? b - a >= from.size() : a - b >= from.size();
+    return !overlap(from, to, from.size());
 }
 
 // Copies between the same two places.

@@ -9,11 +9,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <sidestep/options.hpp>
 #include "base/blocking_calls.hpp"
 #include "transfer/activity.hpp"
-#include "transfer/host_link_traffic.hpp"
 #include "transfer/lookout.hpp"
 #include "transfer/plans.hpp"
 #include "transfer/registrations.hpp"
@@ -22,6 +22,33 @@
 #include "transfer/stream_order.hpp"
 
 namespace sidestep::transfer {
+
+enum class Direction { to_gpu, from_gpu };
+
+// Copies between host memory and each GPU that are at work: lanes that only pass through a GPU make way for them. Safe to use from several threads; outlives every
+// Use.
+class HostLinkTraffic {
+public:
+    explicit HostLinkTraffic(int gpus) : counters_(static_cast<std::size_t>(gpus) * 2) {}
+
+    struct Leave {
+        void operator()(std::atomic<int>* counter) const { counter->fetch_sub(1, std::memory_order_relaxed); }
+    };
+    // Counts one copy for as long as it is there.
+    using Use = std::unique_ptr<std::atomic<int>, Leave>;
+
+    Use use(int gpu, Direction direction) {
+        counter(gpu, direction).fetch_add(1, std::memory_order_relaxed);
+        return Use(&counter(gpu, direction));
+    }
+    // How many copies of that GPU's own are at work.
+    std::atomic<int>& counter(int gpu, Direction direction) {
+        return counters_[static_cast<std::size_t>(gpu) * 2 + (direction == Direction::to_gpu ? 0 : 1)];
+    }
+
+private:
+    std::vector<std::atomic<int>> counters_;
+};
 
 // What the movements of one engine share. Outlives them, but for those that hang at the engine's end.
 struct Machine {

@@ -174,15 +174,4 @@ void SharedMemory::forget(Condition condition) {
     importer_.tidy();
 }
 
-std::size_t SharedMemory::names() const {
-    std::lock_guard lock(mutex_);
-    return entries_.size();
-}
-
-std::size_t SharedMemory::mappings() const {
-    std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(
-        std::ranges::count_if(mappings_, [](const auto& mapping) { return !mapping.second.expired(); }));
-}
-
 }  // namespace sidestep::transfer

@@ -35,11 +35,6 @@ public:
     // invalid_argument where the buffer reaches past it.
     Result<Import> import(const Buffer& shared, std::chrono::milliseconds limit = {});
 
-    // Names that are kept.
-    std::size_t names() const;
-    // Mappings that are there, whether kept or only leased; memory of this very process has none.
-    std::size_t mappings() const;
-
 private:
     // What names one allocation of one publisher.
     struct Key {
@@ -77,8 +72,8 @@ private:
 
     const backend::Registry& registry_;
     const std::string folder_;
-    std::mutex opening_;        // held while something is mapped, so that nothing is mapped twice
-    mutable std::mutex mutex_;  // guards the three below; never held while anything is waited for
+    std::mutex opening_;  // held while something is mapped, so that nothing is mapped twice
+    std::mutex mutex_;    // guards the three below; never held while anything is waited for
     std::map<std::string, Entry, std::less<>> entries_;  // by name
     std::map<Key, std::weak_ptr<const Allocation>> mappings_;
     std::uint64_t clock_ = 0;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "transfer/lane.hpp"
 
 namespace sidestep::transfer {
 namespace {
@@ -44,6 +46,89 @@ void merge_adjacent(std::vector<Run>& runs) {
 }
 
 }  // namespace
+
+// Runs on their way: a lane of one hop, whose chunks are single runs, or many of them where the engine takes batches.
+struct SpreadChunk::Part final : LaneParts {
+    // `by` and `its_runs` outlive the part; no run is empty. All memory is attached to the mover.
+    Part(const SpreadChunk& of, const ReadyHop& by, const Side& its_from, const Side& its_to,
+         std::span<const Run> its_runs, SpreadStages::Number its_stage, std::optional<std::size_t> its_lane)
+        : chunk(of),
+          mover(by),
+          from(its_from),
+          to(its_to),
+          runs(its_runs),
+          stage(its_stage),
+          lane(its_lane),
+          calls(cursor_of_parts(runs, mover.backend->batcher() != nullptr ? parts_a_call : 1, Buffer::whole)),
+          runner({.owner = &chunk.work_.owner,
+                  .hops = {&mover, 1},
+                  .parts = this,
+                  .chunk = Buffer::whole,
+                  .depth = max_flights}) {
+        for (const Run& run : runs) bytes += run.size;
+    }
+
+    // Every run has arrived.
+    bool ended() const { return runner.idle() && calls.empty(); }
+
+    std::span<const backend::Piece> pieces(Cursor::Span call, const backend::Piece& all) override {
+        made.clear();
+        for (const Run& run : parts_of(runs, call)) made.push_back(piece_of(run, all));
+        return made;
+    }
+    Error told(Error error, Cursor::Span call) const override {
+        return chunk.place_error(error, runs[call.offset].file_offset, where);
+    }
+
+    backend::Registration* at(const Side& side, const Run& run, backend::Access access) const {
+        if (side.kind == Side::Kind::file) return side.registration;
+        const std::size_t which = side.memory != Side::of_each_run ? side.memory : run.memory;
+        return chunk.work_.attached().find(which, mover.backend, access);
+    }
+
+    Bytes offset_in(const Side& side, const Run& run) const {
+        if (side.kind == Side::Kind::file) return run.file_offset;
+        if (side.kind == Side::Kind::memory) return run.memory_offset;
+        return side.slot_begin + (run.file_offset - chunk.cell_.begin);
+    }
+
+    backend::Piece piece_of(const Run& moved, backend::Piece piece) const {
+        piece.from = at(from, moved, backend::Access::read);
+        piece.from_offset = offset_in(from, moved);
+        piece.to = at(to, moved, backend::Access::write);
+        piece.to_offset = offset_in(to, moved);
+        piece.size = moved.size;
+        if (from.kind == Side::Kind::file && to.kind == Side::Kind::slot) {
+            // Up to the neighbours in the slot, and its ends.
+            const Run* const run = &moved;
+            const Bytes floor = run == &runs.front() ? to.slot_begin : offset_in(to, run[-1]) + run[-1].size;
+            const Bytes ceiling =
+                run == &runs.back() ? to.slot_begin + chunk.work_.chunk : offset_in(to, run[1]);
+            piece.room_before = piece.to_offset - floor;
+            piece.room_after = ceiling - (piece.to_offset + piece.size);
+        }
+        return piece;
+    }
+
+    // The rest follows as these end, so that a chunk of many small runs stays bounded.
+    static constexpr std::size_t max_flights = 16;
+
+    const SpreadChunk& chunk;
+    const ReadyHop& mover;
+    const Side from;
+    const Side to;
+    const std::span<const Run> runs;
+    const SpreadStages::Number stage;
+    const std::optional<std::size_t> lane;  // of the memory at its end
+    std::string where;                      // its place
+    bool enters = false;                    // what is shared comes to its group by it
+    Bytes bytes = 0;
+    std::vector<backend::Piece> made;  // of the call that is made
+    Cursor calls;
+    LaneRunner runner;
+};
+
+SpreadChunk::~SpreadChunk() = default;
 
 SpreadChunk::SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, std::vector<std::size_t> slots)
     : work_(work), task_(task), cell_(std::move(cell)), slots_(std::move(slots)) {}
@@ -114,7 +199,7 @@ Result<bool> SpreadChunk::step_parts() {
     bool moved = false;
     std::optional<Error> failure;
     for (Part& part : parts_) {
-        auto stepped = part.step();
+        auto stepped = part.runner.step(part.calls);
         if (stepped)
             moved |= *stepped;
         else if (!failure)
@@ -122,7 +207,7 @@ Result<bool> SpreadChunk::step_parts() {
     }
     if (failure) stop();
     std::erase_if(parts_, [&](Part& part) {
-        if (!part.ended() && !(stopped_ && part.idle())) return false;
+        if (!part.ended() && !(stopped_ && part.runner.idle())) return false;
         count(part);
         return true;
     });
@@ -133,7 +218,7 @@ Result<bool> SpreadChunk::step_parts() {
 // A move has ended, or was given up.
 void SpreadChunk::count(Part& part) {
     const bool whole = part.ended();
-    const Bytes bytes = part.bytes();
+    const Bytes bytes = part.bytes;
     if (task_ == ChunkTask::check) return;
     work_.stages.end(part.stage, whole ? bytes : 0);
     if (!part.lane) return;
@@ -143,15 +228,15 @@ void SpreadChunk::count(Part& part) {
 
 void SpreadChunk::stop() {
     stopped_ = true;
-    for (Part& part : parts_) part.stop();
+    for (Part& part : parts_) part.runner.stop();
 }
 
 bool SpreadChunk::idle() const {
     return (!looking_ || looking_->over()) &&
-           std::ranges::all_of(parts_, [](const Part& part) { return part.idle(); });
+           std::ranges::all_of(parts_, [](const Part& part) { return part.runner.idle(); });
 }
 
-void SpreadChunk::add_part(const ReadyHop& mover, const MoveSide& from, const MoveSide& to,
+void SpreadChunk::add_part(const ReadyHop& mover, const Side& from, const Side& to,
                            const std::vector<Run>& runs, SpreadStages::Number stage,
                            std::optional<std::size_t> lane) {
     if (runs.empty()) return;
@@ -161,7 +246,7 @@ void SpreadChunk::add_part(const ReadyHop& mover, const MoveSide& from, const Mo
     if (task_ == ChunkTask::move) {
         work_.stages.begin(stage);
         part.enters = work_.loads() && lane && stage != SpreadStages::handing_on;
-        if (part.enters) work_.begin_share(*lane, part.bytes());
+        if (part.enters) work_.begin_share(*lane, part.bytes);
     }
 }
 

@@ -30,6 +30,7 @@ class SpreadChunk {
 public:
     // `slots`: one, two to check, none where storage reaches all memories itself. The file is open.
     SpreadChunk(SpreadWork& work, ChunkTask task, Cell cell, std::vector<std::size_t> slots);
+    ~SpreadChunk();
 
     // Goes on as far as it can without waiting; answers whether anything moved. The error names file, tensor
     // and byte. After one nothing new is started.
@@ -45,22 +46,16 @@ public:
 
 private:
     enum class Phase { waiting, opening, filling, looking, emptying, handing_on, fetching, comparing, ended };
-    struct Part final : Move {
-        Part(const SpreadChunk& of, const ReadyHop& mover, const MoveSide& from, const MoveSide& to,
-             std::span<const Run> runs, SpreadStages::Number its_stage, std::optional<std::size_t> its_lane)
-            : Move(of.work_.owner, mover, of.work_.attached(), from, to, runs),
-              chunk(of),
-              stage(its_stage),
-              lane(its_lane) {}
-        Error told(Error error, Cursor::Span call) const override {
-            return chunk.place_error(error, first_of(call).file_offset, where);
-        }
+    struct Part;
+    // Where a part comes from, or goes to.
+    struct Side {
+        enum class Kind { file, slot, memory };
+        static constexpr std::size_t of_each_run = ~std::size_t{0};
 
-        const SpreadChunk& chunk;
-        const SpreadStages::Number stage;
-        const std::optional<std::size_t> lane;  // of the memory at its end
-        std::string where;                      // its place
-        bool enters = false;                    // what is shared comes to its group by it
+        Kind kind = Kind::memory;
+        std::size_t memory = of_each_run;  // as AttachedMemory counts: the one that all runs move by
+        backend::Registration* registration = nullptr;  // of a file
+        Bytes slot_begin = 0;                           // in the ring
     };
 
     Result<void> collect();
@@ -72,22 +67,15 @@ private:
     Phase begin_filling();
     Result<Phase> begin_looking();
     Phase begin_emptying();
-    MoveSide file_side(const ReadyHop& mover) const {
-        return {.kind = MoveSide::Kind::file,
+    Side file_side(const ReadyHop& mover) const {
+        return {.kind = Side::Kind::file,
                 .registration = work_.files.registration(cell_.file, mover.backend)};
     }
-    MoveSide slot_side(std::size_t which = 0) const {
-        return {MoveSide::Kind::slot,
-                work_.spread.memories.size(),
-                nullptr,
-                slots_[which] * work_.chunk,
-                work_.chunk,
-                cell_.begin};
+    Side slot_side(std::size_t which = 0) const {
+        return {Side::Kind::slot, work_.spread.memories.size(), nullptr, slots_[which] * work_.chunk};
     }
     // All that goes to a lane of a load goes to one memory.
-    MoveSide memory_side(std::size_t lane) const {
-        return {.memory = work_.loads() ? lane : MoveSide::of_each_run};
-    }
+    Side memory_side(std::size_t lane) const { return {.memory = work_.loads() ? lane : Side::of_each_run}; }
     const char* slot_data(std::size_t which) const { return work_.ring.at(slots_[which]); }
     template <typename Take>
     void entries(bool direct, Take take);
@@ -98,8 +86,8 @@ private:
     Phase begin_fetching();
     Result<Phase> begin_comparing();
     void give_slots_back();
-    void add_part(const ReadyHop& mover, const MoveSide& from, const MoveSide& to,
-                  const std::vector<Run>& runs, SpreadStages::Number stage, std::optional<std::size_t> lane);
+    void add_part(const ReadyHop& mover, const Side& from, const Side& to, const std::vector<Run>& runs,
+                  SpreadStages::Number stage, std::optional<std::size_t> lane);
     Error place_error(const Error& error, Bytes offset, const std::string& where = {}) const;
 
     SpreadWork& work_;

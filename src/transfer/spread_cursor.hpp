@@ -1,7 +1,10 @@
 // The order in which chunks of many files are moved. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "transfer/spread.hpp"
@@ -33,38 +36,97 @@ public:
     SpreadCursor() = default;
     // `files` and `placement` outlive the cursor. `chunk` is above 0. Without a placement each file is walked
     // from its first byte to its last.
-    SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk, const Placement* placement = nullptr);
+    SpreadCursor(const std::vector<SpreadFile>& files, Bytes chunk, const Placement* placement = nullptr)
+        : files_(&files), placement_(placement), chunk_(chunk) {
+        std::vector<std::pair<Bytes, std::size_t>> sizes;
+        // The largest, and of equal ones the first, come last.
+        for (std::size_t file = files.size(); file-- > 0;)
+            if (!files[file].ranges.empty()) sizes.emplace_back(files[file].bytes(), file);
+        std::ranges::stable_sort(sizes, {}, [](const auto& one) { return one.first; });
+        for (const auto& [bytes, file] : sizes) waiting_.push_back(file);
+        activate();
+    }
 
     bool empty() const { return active_.empty(); }
     // The file that take() turns to next. Only while not empty().
     std::size_t next_file() const { return active_[turn_].file; }
-    Cell take();
+    Cell take() {
+        Active& active = active_[turn_];
+        // Of which the largest part is left, so that all end together.
+        const auto track = std::ranges::max_element(active.tracks, [](const Track& a, const Track& b) {
+            return a.left() * b.cells.size() < b.left() * a.cells.size();
+        });
+        Position at = track->cells[track->taken++];
+        Cell cell = cell_at(active.file, at);
+        if (track->left() == 0) active.tracks.erase(track);
+        if (active.tracks.empty())
+            active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(turn_));
+        else
+            ++turn_;
+        activate();
+        if (turn_ >= active_.size()) turn_ = 0;
+        return cell;
+    }
 
 private:
     struct Position {
         std::size_t range = 0;  // the first that is not taken whole
         Bytes offset = 0;       // in it: the first byte that is not taken
     };
-    // Cells that follow one another.
-    struct Stretch {
-        Position at;
-        std::size_t cells = 0;
-    };
-    // What one memory gets of a file; `next` is the stretch to take from.
+    // What one memory gets of a file: where its cells begin, and how many of them were taken.
     struct Track {
-        std::vector<Stretch> stretches;
-        std::size_t next = 0;
-        std::size_t cells = 0;
-        std::size_t left = 0;
+        std::vector<Position> cells;
+        std::size_t taken = 0;
+
+        std::size_t left() const { return cells.size() - taken; }
     };
     struct Active {
         std::size_t file = 0;
         std::vector<Track> tracks;  // none empty
     };
 
-    void activate();
-    std::vector<Track> tracks_of(std::size_t file) const;
-    Cell cell_at(std::size_t file, Position& at) const;
+    void activate() {
+        while (active_.size() < files_at_once && !waiting_.empty()) {
+            const std::size_t file = waiting_.back();
+            waiting_.pop_back();
+            active_.push_back({file, tracks_of(file)});
+        }
+    }
+    // One for each memory that the middle byte of some cell is for.
+    std::vector<Track> tracks_of(std::size_t file) const {
+        const auto& ranges = (*files_)[file].ranges;
+        Position at{0, ranges.front().begin};
+        std::map<std::uint32_t, Track> tracks;
+        while (at.range < ranges.size()) {
+            const Position begin = at;
+            const Cell cell = cell_at(file, at);
+            const FileRange& part = cell.parts[cell.parts.size() / 2];
+            const Bytes middle = part.begin + (part.end - part.begin) / 2;
+            const std::uint32_t memory =
+                placement_ == nullptr ? Run::every_memory : placement_->memory_at(file, middle);
+            tracks[memory].cells.push_back(begin);
+        }
+        std::vector<Track> found;
+        for (auto& [memory, track] : tracks) found.push_back(std::move(track));
+        return found;
+    }
+    // The cell of the byte at `at`, which then is the first one after it.
+    Cell cell_at(std::size_t file, Position& at) const {
+        const auto& ranges = (*files_)[file].ranges;
+        Cell cell{file, at.offset / chunk_ * chunk_, {}};
+        while (at.range < ranges.size()) {
+            const FileRange& range = ranges[at.range];
+            const Bytes from = std::max(at.offset, range.begin);
+            if (from - cell.begin >= chunk_) break;
+            const Bytes to = std::min(range.end - cell.begin, chunk_) + cell.begin;
+            cell.parts.push_back({from, to});
+            at.offset = to;
+            if (to < range.end) break;
+            ++at.range;
+            if (at.range < ranges.size()) at.offset = ranges[at.range].begin;
+        }
+        return cell;
+    }
 
     const std::vector<SpreadFile>* files_ = nullptr;
     const Placement* placement_ = nullptr;

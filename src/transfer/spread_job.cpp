@@ -165,8 +165,6 @@ private:
         const bool shares =
             work_->loads() && std::ranges::any_of(work_->bytes.own, [](double part) { return part > 0; });
         cursor_ = SpreadCursor(spread_.files, work_->chunk, shares ? spread_.placement.get() : nullptr);
-        max_chunks_ = work_->ring.slots + chunks_without_slot;
-        max_filling_ = std::max<std::size_t>(work_->ring.slots * filling_of / filling_in, 1);
     }
 
     // The oldest first, so that slots come free for those behind.
@@ -208,7 +206,7 @@ private:
 
     // Starts a chunk; false where there is none, or no room for it.
     Result<bool> take_chunk() {
-        if (cursor_.empty() || chunks_.size() >= max_chunks_ || enough_filling()) return false;
+        if (cursor_.empty() || enough_at_work()) return false;
         SIDESTEP_TRY(const bool open, files_.open(cursor_.next_file()));
         if (!open) return false;
         const bool check = state_ == State::verifying;
@@ -221,11 +219,13 @@ private:
         return true;
     }
 
-    bool enough_filling() const {
+    bool enough_at_work() const {
+        if (chunks_.size() >= work_->ring.slots + chunks_without_slot) return true;
         if (!work_->loads() || state_ == State::verifying || !work_->way.uses_slots()) return false;
         const auto filling =
             std::ranges::count_if(chunks_, [](const auto& chunk) { return chunk->filling(); });
-        return static_cast<std::size_t>(filling) >= max_filling_;
+        return static_cast<std::size_t>(filling) >=
+               std::max<std::size_t>(work_->ring.slots * filling_of / filling_in, 1);
     }
 
     // Closes files whose bytes have all moved, and goes on to the next state after the last of them.
@@ -263,8 +263,6 @@ private:
     std::unique_ptr<SpreadWork> work_;
     SpreadCursor cursor_;
     std::vector<std::unique_ptr<SpreadChunk>> chunks_;  // in flight
-    std::size_t max_chunks_ = 0;
-    std::size_t max_filling_ = 0;
 };
 
 }  // namespace

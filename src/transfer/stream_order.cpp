@@ -1,6 +1,7 @@
 #include "transfer/stream_order.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -15,20 +16,16 @@ Error behind(Error first) {
 
 }  // namespace
 
-void GateRecord::pass() {
+void GateRecord::end(std::optional<Error> error) {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::waits) return;
-    state_ = State::passed;
+    if (std::exchange(ended_, true)) return;
+    error_ = std::move(error);
     before_.reset();
 }
 
-void GateRecord::fail(const Error* error) {
+void GateRecord::end_as_before() {
     const std::lock_guard lock(mutex_);
-    if (state_ != State::waits) return;
-    state_ = State::failed;
-    if (error == nullptr) return;
-    error_ = *error;
-    before_.reset();
+    ended_ = true;
 }
 
 std::optional<Error> GateRecord::failure() const {
@@ -44,8 +41,7 @@ void GateRecord::tell() {
 
 bool GateRecord::over() const {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::failed && before_) return before_->over();
-    return state_ == State::passed || (state_ == State::failed && told_);
+    return ended_ && (before_ ? before_->over() : !error_ || told_);
 }
 
 std::shared_ptr<GateRecord> StreamOrder::last(void* stream) {
@@ -113,14 +109,15 @@ std::optional<Error> StreamPlace::failure_before() {
 }
 
 void StreamPlace::pass() {
-    if (own_) own_->pass();
+    if (own_) own_->end();
     open();
 }
 
 void StreamPlace::fail(const Error& error) {
     if (!is_closed()) return;
-    own_->fail(fails_with_before_ ? nullptr : &error);
-    if (fails_with_before_) open();
+    if (!fails_with_before_) return own_->end(error);
+    own_->end_as_before();
+    open();
 }
 
 void StreamPlace::open() {

@@ -17,10 +17,10 @@ public:
     // `before`: at the gate before on the stream; may be null.
     explicit GateRecord(std::shared_ptr<GateRecord> before) : before_(std::move(before)) {}
 
-    // The bytes are there. What is told first stays.
-    void pass();
-    // Null: with the copy before.
-    void fail(const Error* error);
+    // The bytes are there, or will not be for this reason. What is told first stays.
+    void end(std::optional<Error> error = {});
+    // It fails with the copy before.
+    void end_as_before();
     // Its own, or of the copy before, with which it will fail.
     std::optional<Error> failure() const;
     // The caller knows of that failure.
@@ -29,9 +29,8 @@ public:
     bool over() const;
 
 private:
-    enum class State { waits, passed, failed };
     mutable std::mutex mutex_;  // guards what follows; before that of the record before
-    State state_ = State::waits;
+    bool ended_ = false;
     std::optional<Error> error_;
     bool told_ = false;
     std::shared_ptr<GateRecord> before_;  // until it passes, or fails by itself

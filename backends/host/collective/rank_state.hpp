@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "backends/host/collective/arena_words.hpp"
@@ -79,14 +80,27 @@ struct RankState {
     char* arena_of(unsigned rank) const { return rank == me ? arena : slots.find(rank, 0); }
 
     // Ends the running task, and every one after it. The record lacks what is known of this task. Always false.
-    bool give_up(protocol::FaultRecord why);
+    bool give_up(protocol::FaultRecord why) {
+        why.number = task->number;
+        why.signature = task->signature;
+        stop.give_up(why);
+        return false;
+    }
     bool give_up_of_mismatch(unsigned peer, std::uint64_t peer_signature) {
         return give_up({.kind = protocol::FaultKind::mismatch,
                         .peer = peer,
                         .peer_signature = static_cast<std::uint32_t>(peer_signature)});
     }
     // Copies in pieces, so that an abort is soon seen; false: it was. The two may be the same memory.
-    bool copy(char* to, const char* from, std::uint64_t bytes);
+    bool copy(char* to, const char* from, std::uint64_t bytes) {
+        constexpr std::uint64_t copied_at_once = 1 << 20;
+        if (to == from) return true;
+        for (std::uint64_t at = 0; at < bytes; at += copied_at_once) {
+            if (stop.aborted()) return give_up({protocol::FaultKind::aborted, me});
+            std::memcpy(to + at, from + at, std::min(copied_at_once, bytes - at));
+        }
+        return true;
+    }
 };
 
 // One wait for another rank. Several ranks share few processors: whoever waits lets the others go first.
@@ -94,12 +108,29 @@ class Wait {
 public:
     // After a look that found nothing: gives the processor away, for longer the more of them there were. Anything but `none`:
     // no use waiting on.
-    protocol::FaultKind pause(const StopSign& stop);
+    protocol::FaultKind pause(const StopSign& stop) {
+        const protocol::FaultKind why = check(stop);
+        if (why != protocol::FaultKind::none) return why;
+        looks_ < looks_before_sleep ? std::this_thread::yield() : std::this_thread::sleep_for(nap);
+        return why;
+    }
     // The same without giving the processor away, for one of many waits.
-    protocol::FaultKind check(const StopSign& stop);
+    protocol::FaultKind check(const StopSign& stop) {
+        if (stop.aborted()) return protocol::FaultKind::aborted;
+        const auto now = std::chrono::steady_clock::now();
+        if (looks_ == 0) since_ = now;
+        looks_ = std::min(looks_ + 1, looks_before_sleep);
+        const std::uint64_t deadline = stop.deadline_ns();
+        const auto waited = static_cast<std::uint64_t>(std::chrono::nanoseconds(now - since_).count());
+        return deadline != 0 && waited > deadline ? protocol::FaultKind::timed_out
+                                                  : protocol::FaultKind::none;
+    }
     void restart() { looks_ = 0; }
 
 private:
+    static constexpr unsigned looks_before_sleep = 64;
+    static constexpr std::chrono::microseconds nap{50};
+
     unsigned looks_ = 0;
     std::chrono::steady_clock::time_point since_;
 };
@@ -200,7 +231,6 @@ struct Part {
 bool run_packets(RankState& state);
 bool run_slices(RankState& state);
 bool run_pairs(RankState& state);
-bool run_copies(RankState& state);
 bool run_ring(RankState& state);
 
 // `bytes` bytes from `offset` on in memory that is null where there are none.
@@ -214,7 +244,18 @@ inline char* part(void* memory, std::uint64_t offset, std::uint64_t bytes) {
 // What the classes that run a task of one shape work with.
 class RankTask {
 protected:
-    explicit RankTask(RankState& state);
+    explicit RankTask(RankState& state)
+        : state_(state),
+          task_(*state.task),
+          size_(protocol::size_of(task_.element)),
+          reduction_{task_.element, task_.combine, state.ranks, {}} {
+        if (task_.combine != protocol::Combine::scaled_sum) return;
+        std::uint64_t& scale = reduction_.scales[state.me];
+        if (task_.device_scale == nullptr)
+            scale = task_.scale;
+        else
+            std::memcpy(&scale, task_.device_scale, size_);
+    }
 
     // The bytes that stay with the rank, from where they are sent to where they are received.
     bool copy_local() {

@@ -79,7 +79,7 @@ private:
 class FaultsTest : public FileTest {
 protected:
     void SetUp() override {
-        open(create(std::make_unique<ScriptedEngine>(script_)));
+        open(create({}, std::make_unique<ScriptedEngine>(script_)));
         put(folder_ / "x", text_);
         backend::AttachOptions options;
         options.page_cache = PageCache::use;  // so that slices do not depend on where memory happens to lie

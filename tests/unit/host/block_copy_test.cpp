@@ -1,4 +1,4 @@
-#include "backends/host/block_copy.hpp"
+#include "backends/host/copy_pool.hpp"
 
 #include <gtest/gtest.h>
 

@@ -26,7 +26,7 @@ public:
         std::atomic_ref(*static_cast<std::uint64_t*>(gpu)).store(value);
     }
     bool start_counters_at(backend::Seat& seat, std::uint64_t count) override {
-        static_cast<backends::host::EmulatedSeat&>(seat).start_counters_at(count);
+        backends::host::start_counters_at(seat, count);
         return true;
     }
 

@@ -21,9 +21,8 @@ TEST(CopyPool, FinishesWhatIsQueuedBeforeItEnds) {
     {
         CopyPool pool(3, {});
         for (auto& target : targets) {
-            auto job = std::make_shared<CopyJob>(CopySpan{target.data(), source.data(), source.size()},
-                                                 flights.emplace_back(owner));
-            ASSERT_TRUE(pool.submit(std::move(job)).ok());
+            const CopySpan whole{target.data(), source.data(), source.size()};
+            ASSERT_TRUE(pool.copy({whole}, source.size(), flights.emplace_back(owner)).ok());
         }
     }
     for (std::size_t i = 0; i < targets.size(); ++i) {

@@ -1,6 +1,4 @@
 // Who is told that a copy has ended: descriptors and coroutines, over a scripted backend.
-#include "transfer/completion.hpp"
-
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <unistd.h>

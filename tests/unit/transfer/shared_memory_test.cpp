@@ -122,8 +122,7 @@ TEST_F(SharedMemoryTest, OneMappingForAllPartsOfAnAllocation) {
     const auto base = address_of("p0");
     for (Bytes i = 0; i < 50; ++i) EXPECT_EQ(address_of(fmt::format("p{}", i)), base + i * 4096);
     EXPECT_EQ(counts.opened, 1);
-    EXPECT_EQ(shared->mappings(), 1u);
-    EXPECT_EQ(shared->names(), 50u);
+    EXPECT_EQ(counts.closed, 0);
 }
 
 TEST_F(SharedMemoryTest, WithdrawnMemoryIsLetGoWithoutBeingAskedFor) {
@@ -131,7 +130,6 @@ TEST_F(SharedMemoryTest, WithdrawnMemoryIsLetGoWithoutBeingAskedFor) {
     address_of("kv");
     publisher.withdraw(id);
     EXPECT_TRUE(soon([&] { return counts.closed == 1; }));
-    EXPECT_EQ(shared->names(), 0u);
 }
 
 TEST_F(SharedMemoryTest, ALeaseOutlivesTheName) {
@@ -142,7 +140,6 @@ TEST_F(SharedMemoryTest, ALeaseOutlivesTheName) {
     const auto gone = import("kv");
     ASSERT_FALSE(gone);
     EXPECT_EQ(gone.error().code, ErrorCode::not_found);
-    EXPECT_TRUE(soon([&] { return shared->names() == 0; }));
     EXPECT_EQ(counts.closed, 0);
     held = Error{};
     EXPECT_TRUE(soon([&] { return counts.closed == 1; }))
@@ -177,9 +174,8 @@ TEST_F(SharedMemoryTest, NoMoreNamesThanItsBound) {
         address_of(name);
         address_of("n0");  // in use all the time, so never the oldest
     }
-    EXPECT_EQ(shared->names(), 1024u);
     EXPECT_EQ(counts.opened, 1100);
-    EXPECT_TRUE(soon([&] { return counts.closed == 76; }));
+    EXPECT_TRUE(soon([&] { return counts.closed == 1100 - 1024; }));
     address_of("n0");
     EXPECT_EQ(counts.opened, 1100);
     address_of("n1");
@@ -198,7 +194,6 @@ TEST_F(SharedMemoryTest, ASchemeThatNobodyKnows) {
     const auto found = import("kv");
     ASSERT_FALSE(found);
     EXPECT_EQ(found.error().code, ErrorCode::unsupported) << found.error().to_string();
-    EXPECT_EQ(shared->names(), 0u);
 }
 
 TEST_F(SharedMemoryTest, APublisherThatPromisesTooMuch) {
@@ -218,7 +213,6 @@ TEST_F(SharedMemoryTest, ManyThreadsAtOnceMapOnce) {
         });
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(counts.opened, 1);
-    EXPECT_EQ(shared->names(), 1u);
 }
 
 }  // namespace
