@@ -12,15 +12,12 @@ using Clock = Activity::Clock;
 // Of more bytes none is done at once, and what follows need not be asked.
 constexpr Bytes largest = Bytes{1} << 20;
 
-bool may_be_copied(const Topology& topology, const Buffer& buffer, bool target) {
-    const Place& place = buffer.place();
-    return place.is_host() && place.node().empty() && check_here(topology, place) &&
-           check_buffer(buffer, target);
-}
-
 bool may_be_copied(const Topology& topology, const Buffer& from, const Buffer& to) {
-    return from.size() > 0 && from.size() <= largest && to.size() == from.size() &&
-           may_be_copied(topology, from, false) && may_be_copied(topology, to, true) &&
+    const auto is_there = [&](const Place& place) {
+        return place.is_host() && place.node().empty() && check_here(topology, place);
+    };
+    return from.size() > 0 && from.size() <= largest && to.size() == from.size() && is_there(from.place()) &&
+           is_there(to.place()) && check_buffer(from, false) && check_buffer(to, true) &&
            !overlap(from, to, from.size());
 }
 

@@ -97,18 +97,10 @@ std::shared_ptr<Activity> Engine::begun(std::shared_ptr<Activity> activity) {
     return activity;
 }
 
-Result<void> Engine::check_process() const {
-    return owner_.check("this Context");
-}
-
 bool Engine::abandoned(Activity& job) const {
     if (!owner_.forked()) return false;
     if (!job.finished()) job.abandon(owner_.check("this transfer").error());
     return true;
-}
-
-std::shared_ptr<Activity> Engine::refuse(Error error) {
-    return std::make_shared<EndedActivity>(std::move(error));
 }
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {

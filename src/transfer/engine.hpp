@@ -39,12 +39,14 @@ public:
     std::shared_ptr<Activity> submit_spread(Spread spread, const CopyOptions& options);
 
     // Whether this is the process that made it: see base::OwnerProcess. submit() asks too.
-    Result<void> check_process() const;
+    Result<void> check_process() const { return owner_.check("this Context"); }
     // In a forked child: true, and the job has ended with that error if it had not before. Any thread.
     bool abandoned(Activity& job) const;
 
     // What a copy that cannot be begun ends as.
-    static std::shared_ptr<Activity> refuse(Error error);
+    static std::shared_ptr<Activity> refuse(Error error) {
+        return std::make_shared<EndedActivity>(std::move(error));
+    }
 
     // From now on the Engine's own thread drives the job too, and makes the calls that wait for its end.
     void drive_in_background(const std::shared_ptr<Activity>& job);

@@ -51,15 +51,4 @@ void Registrations::forget(const Buffer& freed) {
     });
 }
 
-void Registrations::clear() {
-    std::lock_guard lock(mutex_);
-    by_key_.clear();
-    order_.clear();
-}
-
-std::size_t Registrations::size() const {
-    std::lock_guard lock(mutex_);
-    return order_.size();
-}
-
 }  // namespace sidestep::transfer

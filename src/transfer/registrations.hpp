@@ -27,9 +27,16 @@ public:
     // Memory that is about to be freed: drops what lies in it.
     void forget(const Buffer& freed);
     // Before the backends go.
-    void clear();
+    void clear() {
+        std::lock_guard lock(mutex_);
+        by_key_.clear();
+        order_.clear();
+    }
 
-    std::size_t size() const;
+    std::size_t size() const {
+        std::lock_guard lock(mutex_);
+        return order_.size();
+    }
 
 private:
     struct Key {

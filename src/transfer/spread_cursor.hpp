@@ -54,11 +54,12 @@ public:
         Active& active = active_[turn_];
         // Of which the largest part is left, so that all end together.
         const auto track = std::ranges::max_element(active.tracks, [](const Track& a, const Track& b) {
-            return a.left() * b.cells.size() < b.left() * a.cells.size();
+            return a.left * b.cells < b.left * a.cells;
         });
-        Position at = track->cells[track->taken++];
-        Cell cell = cell_at(active.file, at);
-        if (track->left() == 0) active.tracks.erase(track);
+        Stretch& stretch = track->stretches[track->next];
+        Cell cell = cell_at(active.file, stretch.at);
+        if (--stretch.cells == 0) ++track->next;
+        if (--track->left == 0) active.tracks.erase(track);
         if (active.tracks.empty())
             active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(turn_));
         else
@@ -73,12 +74,15 @@ private:
         std::size_t range = 0;  // the first that is not taken whole
         Bytes offset = 0;       // in it: the first byte that is not taken
     };
-    // What one memory gets of a file: where its cells begin, and how many of them were taken.
+    // Cells that follow one another.
+    struct Stretch {
+        Position at;
+        std::size_t cells = 0;
+    };
+    // What one memory gets of a file; `next` is the stretch to take from.
     struct Track {
-        std::vector<Position> cells;
-        std::size_t taken = 0;
-
-        std::size_t left() const { return cells.size() - taken; }
+        std::vector<Stretch> stretches;
+        std::size_t next = 0, cells = 0, left = 0;
     };
     struct Active {
         std::size_t file = 0;
@@ -97,6 +101,7 @@ private:
         const auto& ranges = (*files_)[file].ranges;
         Position at{0, ranges.front().begin};
         std::map<std::uint32_t, Track> tracks;
+        const Track* before = nullptr;
         while (at.range < ranges.size()) {
             const Position begin = at;
             const Cell cell = cell_at(file, at);
@@ -104,7 +109,11 @@ private:
             const Bytes middle = part.begin + (part.end - part.begin) / 2;
             const std::uint32_t memory =
                 placement_ == nullptr ? Run::every_memory : placement_->memory_at(file, middle);
-            tracks[memory].cells.push_back(begin);
+            Track& track = tracks[memory];
+            if (before != &track) track.stretches.push_back({begin, 0});
+            ++track.stretches.back().cells;
+            track.left = ++track.cells;
+            before = &track;
         }
         std::vector<Track> found;
         for (auto& [memory, track] : tracks) found.push_back(std::move(track));
