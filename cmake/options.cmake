@@ -48,11 +48,13 @@ find_program(SIDESTEP_CCACHE ccache)
 if(SIDESTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     # Paths within the tree are hashed as relative ones: a second clone, or a second build without CUDA, compiles nothing
     # anew. Debug information names the folder of the build, so only a debug build's objects are of one clone.
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR})
+    # What a file includes is read from the compiler's own list, since preprocessing it once more takes a tenth of the time.
+    set(SIDESTEP_CACHED ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_DEPEND=1)
     if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
-        list(APPEND CMAKE_CXX_COMPILER_LAUNCHER CCACHE_NOHASHDIR=1)
+        list(APPEND SIDESTEP_CACHED CCACHE_NOHASHDIR=1)
     endif()
-    list(APPEND CMAKE_CXX_COMPILER_LAUNCHER ${SIDESTEP_CCACHE})
+    list(APPEND SIDESTEP_CACHED ${SIDESTEP_CCACHE})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${SIDESTEP_CACHED})
 endif()
 
 # sidestep_compile_together(TARGET): up to 32 of its files are compiled as one, unless SIDESTEP_UNITY is off. They are included
