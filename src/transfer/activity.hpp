@@ -86,8 +86,9 @@ public:
     // The same if nobody else is driving right now.
     virtual bool try_step(bool may_block) = 0;
 
-    // Threads of backends went on with it since the last question.
+    // Threads of backends went on with it since the last question; or a driver's look did, and only another may show the end.
     bool driven_beside() { return driven_beside_.exchange(false, std::memory_order_relaxed); }
+    bool moved_in_look() { return moved_in_look_.exchange(false, std::memory_order_relaxed); }
     // When it has to be stepped again, whatever happens before; as of the last step.
     Clock::time_point wake_by() const { return wake_by_.load(std::memory_order_relaxed); }
 
@@ -153,11 +154,10 @@ protected:
     std::optional<Result<Receipt>> result_;
     std::atomic<bool> needs_driving_{true};
     bool on_stream_ = false;
-    std::atomic<bool> driven_beside_{false};
+    std::atomic<bool> driven_beside_{false}, moved_in_look_{false};
     std::atomic<Clock::time_point> wake_by_{Clock::time_point::max()};
     std::atomic<Clock::duration> expected_{Clock::duration(0)};
-    std::atomic<bool> touches_buffers_{false};
-    std::atomic<bool> drained_{false};
+    std::atomic<bool> touches_buffers_{false}, drained_{false};
     std::atomic<Bytes> done_{0};
     std::atomic<Bytes> total_{0};
 

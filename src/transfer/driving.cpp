@@ -33,6 +33,7 @@ constexpr auto looks_for_beside_others = microseconds(500);
 
 void Round::add(Activity& activity) {
     driven_beside |= activity.driven_beside();
+    moved |= activity.moved_in_look();
     on_stream |= activity.on_stream();
     wake_by = std::min(wake_by, activity.wake_by());
 }

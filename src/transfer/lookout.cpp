@@ -10,9 +10,6 @@ namespace {
 // With so many the readers of files take all processors (backends/file), and rely on one another to go on.
 constexpr unsigned processors_to_spare = 4;
 
-// A look that ends a piece goes on with its movement on the same thread, which does not look again.
-thread_local bool looking_here = false;
-
 }  // namespace
 
 Lookout::Lookout(const backend::Registry& registry, std::optional<bool> drive_beside)

@@ -17,8 +17,7 @@ class Lookout {
 public:
     using Clock = std::chrono::steady_clock;
     struct Mark {
-        std::uint64_t rings = 0;
-        std::uint64_t begun = 0;
+        std::uint64_t rings = 0, begun = 0;
     };
 
     // `drive_beside`: nothing: as drives_beside() says.
@@ -28,6 +27,8 @@ public:
     // would be missing among those that read.
     bool drives_beside() const { return drives_beside_; }
 
+    // This thread looks. A look that ends a piece goes on with its movement on the same thread, which does not look again.
+    static inline thread_local bool looking_here = false;
     // Lets backends without threads end finished pieces (backend::Backend::look). Answers whether pieces are
     // left that only a look can end.
     bool look();

@@ -85,6 +85,27 @@ TEST(Driving, TakesACopyOfAFileToItsLastByteAndNoFurther) {
     EXPECT_TRUE(rig.arrived());
 }
 
+// Else a driver rests beside itself: it sees the end of what its own look began only when it has slept.
+TEST(Driving, ALookOfADriverIsNobodyBesideIt) {
+    SpreadRig rig({.gpus = 1, .files = {.looks = 2}, .gpu = {.looks = 3}, .drive_beside = true});
+    rig.add_gpus(1, 4_MiB);
+    rig.replicate(4_MiB);
+    const EngineHeld held(rig);
+    const auto job = rig.submit(chunks_of(64_KiB));
+    bool moved = false, driven_beside = false;
+    const auto limit = std::chrono::steady_clock::now() + 30s;
+    while (job->bytes_done() < job->bytes_total() && std::chrono::steady_clock::now() < limit) {
+        rig.engine->poll(job);
+        moved |= job->moved_in_look();
+        driven_beside |= job->driven_beside();
+    }
+    EXPECT_EQ(job->bytes_done(), job->bytes_total());
+    EXPECT_TRUE(moved);
+    EXPECT_FALSE(driven_beside);
+    rig.engine->wait(job, 0ns);
+    EXPECT_TRUE(job->result());
+}
+
 TEST(Driving, WhatItMeetsIsToldByWhoeverWaits) {
     SpreadRig rig({.gpus = 1,
                    .files = {.looks = 1,
