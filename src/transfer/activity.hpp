@@ -86,7 +86,7 @@ public:
     // The same if nobody else is driving right now.
     virtual bool try_step(bool may_block) = 0;
 
-    // Threads of backends went on with it since the last question; or a driver's look did, and only another may show the end.
+    // Since the last question threads of backends went on with it, or a look of somebody who drives did.
     bool driven_beside() { return driven_beside_.exchange(false, std::memory_order_relaxed); }
     bool moved_in_look() { return moved_in_look_.exchange(false, std::memory_order_relaxed); }
     // When it has to be stepped again, whatever happens before; as of the last step.

@@ -5,25 +5,19 @@
 #include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
-namespace {
-
-// With so many the readers of files take all processors (backends/file), and rely on one another to go on.
-constexpr unsigned processors_to_spare = 4;
-
-}  // namespace
 
 Lookout::Lookout(const backend::Registry& registry, std::optional<bool> drive_beside)
     : backends_(registry.usable()),
       drives_beside_(drive_beside.value_or(usable_processors() >= processors_to_spare)) {}
 
 bool Lookout::look() {
-    if (looking_here) return false;
+    if (looking_here_) return false;
     looking_.fetch_add(1);
     bool left = false;
     if (!closed_.load()) {
-        looking_here = true;
+        looking_here_ = true;
         for (backend::Backend* backend : backends_) left |= backend->look();
-        looking_here = false;
+        looking_here_ = false;
     }
     looking_.fetch_sub(1);
     return left;
@@ -47,7 +41,7 @@ void Lookout::begun_beside() {
     begun_.fetch_add(1);
     if (without_looks_.load() == 0) return;
     // A thread that looks here now may stop looking afterwards.
-    if (!looking_here && !look()) return;
+    if (!looking_here_ && !look()) return;
     const std::lock_guard lock(mutex_);
     rung_.notify_all();
 }

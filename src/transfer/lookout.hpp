@@ -27,8 +27,8 @@ public:
     // would be missing among those that read.
     bool drives_beside() const { return drives_beside_; }
 
-    // This thread looks. A look that ends a piece goes on with its movement on the same thread, which does not look again.
-    static inline thread_local bool looking_here = false;
+    // This thread is in a look. One that ends a piece goes on with its movement, and does not look again.
+    static bool looks_here() { return looking_here_; }
     // Lets backends without threads end finished pieces (backend::Backend::look). Answers whether pieces are
     // left that only a look can end.
     bool look();
@@ -46,6 +46,10 @@ public:
     void sleep(Mark mark, Clock::time_point until, bool looks);
 
 private:
+    // With so many the readers of files take all processors (backends/file), and rely on one another to go on.
+    static constexpr unsigned processors_to_spare = 4;
+    static inline thread_local bool looking_here_ = false;
+
     const std::vector<backend::Backend*> backends_;
     const bool drives_beside_;
     std::atomic<bool> closed_{false};

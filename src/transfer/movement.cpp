@@ -102,7 +102,7 @@ void Movement::ended() {
         news_.store(false);
         if (state_ == State::moving && go_on_beside()) {
             last_move_ = Clock::now();
-            (Lookout::looking_here ? moved_in_look_ : driven_beside_).store(true, std::memory_order_relaxed);
+            (Lookout::looks_here() ? moved_in_look_ : driven_beside_).store(true, std::memory_order_relaxed);
         }
         const bool left = state_ != State::moving || needs_driver();
         lock.unlock();
