@@ -66,10 +66,11 @@ Error not_watched(int number, const std::string& name) {
 }  // namespace
 
 struct EventLoop::Shared {
-    Shared(std::string given, Fd waits, EventFd event)
-        : name(std::move(given)), epoll(std::move(waits)), wake(std::move(event)) {}
+    Shared(std::string given, std::chrono::microseconds no_sleep, Fd waits, EventFd event)
+        : name(std::move(given)), awake(no_sleep), epoll(std::move(waits)), wake(std::move(event)) {}
 
     const std::string name;
+    const std::chrono::microseconds awake;
     const Fd epoll;
     const EventFd wake;
     std::thread thread;  // written once, before anybody can call a method
@@ -104,15 +105,19 @@ int EventLoop::Shared::timeout_ms() {
 
 void EventLoop::Shared::run() {
     std::array<epoll_event, max_events> events;
-    for (;;) {
+    Time sleeps_from{};
+    for (Time now{};;) {
         {
             const std::lock_guard lock(mutex);
             if (ending) return;
         }
-        const int count = ::epoll_wait(epoll.get(), events.data(), max_events, timeout_ms());
+        const bool sleeps = now >= sleeps_from;
+        const int count = ::epoll_wait(epoll.get(), events.data(), max_events, sleeps ? timeout_ms() : 0);
         // Interrupted by a signal, it found nothing.
         dispatch(std::span(events).first(static_cast<std::size_t>(std::max(count, 0))));
-        const Time now = Clock::now();
+        now = Clock::now();
+        if (count > 0) sleeps_from = now + awake;
+        if (!sleeps && count == 0) std::this_thread::yield();
         while (call_due(now)) continue;
         call_posted();
     }
@@ -204,13 +209,13 @@ void EventLoop::Shared::call_posted() {
     }
 }
 
-Result<std::unique_ptr<EventLoop>> EventLoop::create(std::string name) {
+Result<std::unique_ptr<EventLoop>> EventLoop::create(std::string name, std::chrono::microseconds awake) {
     Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
     if (!epoll) return system_error(errno, "cannot wait for descriptors", name);
     SIDESTEP_TRY(EventFd wake, EventFd::create());
     epoll_event event = event_of(wake_id, true, false);
     if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) return not_watched(errno, name);
-    auto shared = std::make_shared<Shared>(std::move(name), std::move(epoll), std::move(wake));
+    auto shared = std::make_shared<Shared>(std::move(name), awake, std::move(epoll), std::move(wake));
     SIDESTEP_TRY(shared->thread, base::start_thread([shared] { shared->run(); }, shared->name));
     return std::unique_ptr<EventLoop>(new EventLoop(std::move(shared)));
 }

@@ -22,8 +22,9 @@ public:
     using Handler = std::function<void(Ready)>;
     using Id = std::uint64_t;  // never given twice
 
-    // `name` stands in errors. out_of_memory where there is no thread or descriptor left.
-    static Result<std::unique_ptr<EventLoop>> create(std::string name);
+    // `name` stands in errors. For `awake` after something has come to a descriptor the thread looks for more without sleeping: who
+    // is woken sees it some microseconds later. out_of_memory where there is no thread or descriptor left.
+    static Result<std::unique_ptr<EventLoop>> create(std::string name, std::chrono::microseconds awake = {});
     ~EventLoop() { end(); }
     EventLoop(const EventLoop&) = delete;
     EventLoop& operator=(const EventLoop&) = delete;

@@ -20,6 +20,9 @@ using std::chrono::microseconds;
 // handles the end, and events that no other thread sees.
 constexpr auto rest_beside_others = microseconds(200);
 
+// Shorter sleeps last as long as this.
+constexpr auto timer_slack = microseconds(50);
+
 // The longest pause between two looks. What comes behind on a caller's stream does not wait so long.
 constexpr auto longest_pause = microseconds(40'000);
 constexpr auto longest_pause_of_streams = microseconds(1000);
@@ -28,6 +31,16 @@ constexpr auto longest_pause_of_streams = microseconds(1000);
 // timer slack), in which slots stay full and readers wait. With few processors looks would keep the readers from theirs.
 constexpr auto looks_for = microseconds(100);
 constexpr auto looks_for_beside_others = microseconds(500);
+
+// So long after an activity came the thread naps, and sees the next one at the end of a nap: to wake it would take whoever begins
+// something small, or sees its end, 4 us each (one H200, 16 processors).
+constexpr auto naps_for = std::chrono::milliseconds(2);
+constexpr auto nap_time = microseconds(100);
+
+// Its own thread looks then, and one more would only hold up the driver's calls.
+bool driven_by_waiter(const std::shared_ptr<Activity>& activity) {
+    return activity->waiters.load() > 0 && !activity->finished();
+}
 
 }  // namespace
 
@@ -42,10 +55,15 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
     const auto now = Clock::now();
     if (round.moved || round.driven_beside) since_ = now;
     if (round.moved && !round.driven_beside) return;
-    const auto pause_until = [&](Clock::duration pause) {
-        lookout.sleep(round.mark, std::min({until, round.wake_by, now + pause}), true);
+    const auto pause_until = [&](Clock::duration pause, bool looks = true) {
+        lookout.sleep(round.mark, std::min({until, round.wake_by, now + pause}), looks);
     };
-    if (round.driven_beside) return pause_until(rest_beside_others);
+    if (round.driven_beside) {
+        const auto rest = std::min<Clock::duration>(rest_beside_others, (now - began_) / 16);
+        if (!round.left) return pause_until(rest_beside_others, false);
+        if (rest >= timer_slack) return pause_until(rest);
+        return std::this_thread::yield();
+    }
     const auto still = now - since_;
     const auto looks = (lookout.drives_beside() ? looks_for_beside_others : looks_for) + round.expected / 2;
     const auto asleep = round.expected * 9 / 10 - still - microseconds(250);
@@ -62,21 +80,42 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
     }
 }
 
-void DrivingThread::add(std::shared_ptr<Activity> activity) {
+void DrivingThread::add(std::shared_ptr<Activity> activity, bool at_once) {
     {
         std::lock_guard lock(mutex_);
         const bool known = std::ranges::find(activities_, activity) != activities_.end();
         if (!known) activities_.push_back(std::move(activity));
         added_ = true;
+        naps_until_ = Clock::now() + naps_for;
         start();
+    }
+    at_once ? wake() : wake_unless_it_naps();
+}
+
+// With something to drive the thread sleeps at the lookout, else at the condition.
+void DrivingThread::wake() {
+    {
+        std::lock_guard lock(mutex_);
+        woken_ = true;
+    }
+    wake_.notify_all();
+    lookout_->ring();
+}
+
+void DrivingThread::wake_unless_it_naps() {
+    {
+        std::lock_guard lock(mutex_);
+        if (naps_) return;
     }
     wake();
 }
 
-// With something to drive the thread sleeps at the lookout, with nothing at the condition.
-void DrivingThread::wake() {
-    wake_.notify_all();
-    lookout_->ring();
+// There is nothing to do, or whoever waits does it. With the mutex held.
+void DrivingThread::nap(std::unique_lock<std::mutex>& lock) {
+    const auto woken = [&] { return woken_ || stop_; };
+    naps_ = Clock::now() < naps_until_;
+    naps_ ? static_cast<void>(wake_.wait_for(lock, nap_time, woken)) : wake_.wait(lock, woken);
+    naps_ = woken_ = false;
 }
 
 // With the mutex held. The next activity tries again.
@@ -114,8 +153,8 @@ void DrivingThread::drive() {
         std::erase_if(activities_, [](const auto& activity) {
             return activity->finished() && activity->drained() && !activity->completion().has_calls();
         });
-        if (activities_.empty()) {
-            wake_.wait(lock);
+        if (std::ranges::all_of(activities_, driven_by_waiter)) {
+            nap(lock);
             rest = Rest();
             continue;
         }

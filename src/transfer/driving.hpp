@@ -38,7 +38,8 @@ public:
     void after(const Round& round, Lookout& lookout, Clock::time_point until = Clock::time_point::max());
 
 private:
-    Clock::time_point since_ = Clock::now();  // something moved
+    Clock::time_point began_ = Clock::now();
+    Clock::time_point since_ = began_;  // something moved
 };
 
 // A thread that steps activities until they have ended and nothing of them is in flight, and then makes the
@@ -49,7 +50,13 @@ public:
     explicit DrivingThread(std::shared_ptr<Lookout> lookout) : lookout_(std::move(lookout)) {}
     ~DrivingThread() { stop(); }
 
-    void add(std::shared_ptr<Activity> activity);
+    // Not `at_once`: somebody is about to wait for it, nearly always. The thread comes to it a little later otherwise.
+    void add(std::shared_ptr<Activity> activity, bool at_once = true);
+
+    // It looks what there is to do.
+    void wake();
+    // The same where it would not come to that by itself in a moment.
+    void wake_unless_it_naps();
 
     // Ends the thread and hands over what it still had. A call that the thread makes may come here, when it
     // dropped the last handle of the engine: the thread then ends as soon as that call returns, without a
@@ -59,7 +66,7 @@ public:
 private:
     void start();
     void drive();
-    void wake();
+    void nap(std::unique_lock<std::mutex>& lock);
     static Round step_all(std::vector<std::shared_ptr<Activity>> activities, Lookout& lookout);
 
     const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // seen by the thread alone
@@ -71,6 +78,8 @@ private:
     std::thread thread_;
     bool stop_ = false;
     bool added_ = false;  // an activity, since the last round began
+    bool naps_ = false, woken_ = false;
+    Lookout::Clock::time_point naps_until_;
 };
 
 }  // namespace sidestep::transfer

@@ -12,17 +12,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Of more bytes what it takes to wake a thread is nothing.
+constexpr Bytes small = Bytes{64} << 10;
+
 struct CountedWaiter {
-    CountedWaiter(Activity& job, Lookout& lookout) : job_(job), lookout_(lookout) {
+    CountedWaiter(Activity& job, DrivingThread& driver) : job_(job), driver_(driver) {
         job_.waiters.fetch_add(1);
     }
-    // Its previous driver sleeps, and has to take it up again.
+    // Its previous driver sleeps, and has to take it up again, or to let it go.
     ~CountedWaiter() {
         job_.waiters.fetch_sub(1);
-        if (job_.needs_driving() || !job_.drained()) lookout_.ring();
+        job_.needs_driving() || !job_.drained() ? driver_.wake() : driver_.wake_unless_it_naps();
     }
     Activity& job_;
-    Lookout& lookout_;
+    DrivingThread& driver_;
 };
 
 // What Context::allocate gives at a place, for routes between places instead of buffers.
@@ -92,7 +95,10 @@ std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions
 
 // One that ended at once may have something in flight all the same.
 std::shared_ptr<Activity> Engine::begun(std::shared_ptr<Activity> activity) {
-    if (activity->needs_driving()) drive_in_background(activity);
+    if (activity->needs_driving()) {
+        const Bytes bytes = activity->bytes_total();
+        driver_of(*activity).add(activity, bytes == 0 || bytes > small);
+    }
     if (activity->finished()) settle(activity);
     return activity;
 }
@@ -105,7 +111,7 @@ bool Engine::abandoned(Activity& job) const {
 
 bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds limit) {
     if (job->finished() || abandoned(*job)) return true;
-    const CountedWaiter waiter(*job, *machine_->lookout);
+    const CountedWaiter waiter(*job, driver_of(*job));
     const auto until = limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
     Rest rest;
     while (!job->finished()) {
@@ -162,7 +168,11 @@ void Engine::settle(const std::shared_ptr<Activity>& job) {
 }
 
 void Engine::drive_in_background(const std::shared_ptr<Activity>& job) {
-    (job->starts_copies() ? starting_thread_ : thread_).add(job);
+    driver_of(*job).add(job);
+}
+
+DrivingThread& Engine::driver_of(const Activity& job) {
+    return job.starts_copies() ? starting_thread_ : thread_;
 }
 
 Result<Route> Engine::route(const Buffer& from, const Buffer& to, const CopyOptions& options) {

@@ -71,6 +71,7 @@ private:
     std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
     void settle(const std::shared_ptr<Activity>& job);
     Round go_on(Activity& job);
+    DrivingThread& driver_of(const Activity& job);
 
     const base::OwnerProcess owner_;
     const std::unique_ptr<Machine> machine_;

@@ -16,18 +16,17 @@ class Pieces final : public transfer::Activity {
 public:
     explicit Pieces(std::shared_ptr<transfer::Lookout> lookout) : lookout_(std::move(lookout)) {}
 
-    // `small`: its end is near, and whoever has to be woken to look for it would be later: this thread looks, for a moment.
+    // `small`: its end is near, and whoever has to be woken to look for it would be later: this thread looks, for a moment. The
+    // engine's own would only hold up the driver's calls.
     void begun(bool small) {
-        moved_.store(true, std::memory_order_relaxed);
         const auto until = Clock::now() + look_for_small;
-        for (const unsigned before = ended_.load(); small && ended_.load() == before && Clock::now() < until;)
+        const unsigned before = ended_.load();
+        while (small && ended_.load() == before && Clock::now() < until)
             if (!lookout_->look()) break;
+        if (!small || ended_.load() == before) moved_.store(true, std::memory_order_relaxed);
         lookout_->begun_beside();
     }
-    void ended() {
-        moved_.store(true, std::memory_order_relaxed);
-        ended_.fetch_add(1);
-    }
+    void ended() { ended_.fetch_add(1); }
     // No more are begun.
     void stop() {
         result_.emplace(Receipt{});

@@ -23,8 +23,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-std::unique_ptr<EventLoop> make_loop() {
-    return EventLoop::create("a loop of a test").value();
+std::unique_ptr<EventLoop> make_loop(std::chrono::microseconds awake = {}) {
+    return EventLoop::create("a loop of a test", awake).value();
 }
 
 struct Ends {
@@ -292,17 +292,20 @@ TEST(EventLoop, RemoveWaitsForATask) {
 
 // What woke it up is taken note of, and does not wake it again.
 TEST(EventLoop, RestsWhileThereIsNothing) {
-    const Ends ends = make_ends();
-    const auto loop = make_loop();
-    const auto id = loop->add(ends.one.get(), true, false, [](EventLoop::Ready) {});
-    ASSERT_TRUE(id.ok());
-    const auto timer = loop->every(seconds(3600), [] {});
-    settle(*loop);
-    const std::clock_t start = std::clock();
-    std::this_thread::sleep_for(milliseconds(300));
-    EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 10) << "of this process, in 300 ms";
-    loop->remove(timer);
-    loop->remove(*id);
+    for (const milliseconds awake : {milliseconds(0), milliseconds(1)}) {
+        const Ends ends = make_ends();
+        const auto loop = make_loop(awake);
+        std::atomic<char> heard = '\0';
+        const auto take = [&](EventLoop::Ready) { heard = hear(ends.one); };
+        const auto id = loop->add(ends.one.get(), true, false, take).value();
+        settle(*loop);
+        say(ends.other);
+        EXPECT_TRUE(comes([&] { return heard == 'x'; }));
+        const std::clock_t start = std::clock();
+        std::this_thread::sleep_for(milliseconds(300));
+        EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 10) << "of this process, in 300 ms";
+        loop->remove(id);
+    }
 }
 
 // Another handler's call is none of its business.
@@ -311,8 +314,9 @@ TEST(EventLoop, RemoveWaitsForNoOther) {
     const auto idle = loop->every(seconds(3600), [] {});
     std::promise<void> begun;
     std::promise<void> removed;
-    std::atomic<bool> in_time = false;
+    std::atomic<bool> in_time = false, called = false;
     const auto id = loop->every(milliseconds(1), [&] {
+        if (called.exchange(true)) return;
         begun.set_value();
         in_time = removed.get_future().wait_for(seconds(20)) == std::future_status::ready;
     });

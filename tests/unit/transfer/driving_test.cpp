@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine_rig.hpp"
 #include "spread_rig.hpp"
 
 namespace sidestep {
@@ -207,6 +208,65 @@ TEST(Driving, WhoWaitsRestsWhileOthersGoOn) {
     const auto start = std::chrono::steady_clock::now();
     EXPECT_TRUE(rig.engine->wait(std::make_shared<DrivenBeside>(looks), 0ns));
     EXPECT_GE(std::chrono::steady_clock::now() - start, (looks - 1) * 200us);
+}
+
+class NeverMoves final : public Activity {
+public:
+    bool step(bool) override { return false; }
+    bool try_step(bool) override { return false; }
+    void cancel() override {
+        result_ = Receipt{};
+        drained_.store(true);
+        finish();
+    }
+};
+
+// It would hold up the driver's calls, and see no end sooner.
+TEST(Driving, WhileSomebodyWaitsTheEnginesThreadDoesNotLook) {
+    constexpr int looks = 48;
+    const auto here = std::this_thread::get_id();
+    std::atomic<int> mine{0}, others{0};
+    test::FakeBackend::Script script;
+    script.looks = looks;
+    script.hang = [&](std::size_t) {
+        if (std::this_thread::get_id() == here)
+            ++mine;
+        else if (mine > looks / 4)  // before, it may have been on its way
+            ++others;
+        return false;
+    };
+    test::EngineRig rig(script);
+    ASSERT_TRUE(rig.copy(chunks_of(512_KiB)));
+    EXPECT_TRUE(rig.equal());
+    EXPECT_GT(mine, looks);
+    EXPECT_LT(others, looks / 4);
+}
+
+// The thread need not be woken for it at once, but it comes to it: out of a nap, out of its sleep, and away from what it has besides.
+TEST(Driving, SomethingSmallThatNobodyWaitsForEnds) {
+    test::EngineRig rig({.looks = 3}, 4_KiB);
+    CopyOptions options;
+    options.verify = true;  // needs somebody who steps it
+    const auto beside = std::make_shared<NeverMoves>();
+    for (const auto pause : {0ms, 0ms, 10ms, 0ms, 10ms}) {
+        std::this_thread::sleep_for(pause);
+        const auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), options, nullptr);
+        const auto limit = std::chrono::steady_clock::now() + 10s;
+        while (!job->finished() && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(1ms);
+        ASSERT_TRUE(job->finished());
+        EXPECT_TRUE(job->result());
+        if (pause == 10ms) rig.engine->drive_in_background(beside);
+    }
+}
+
+TEST(Driving, WhatWasWaitedForIsNotKept) {
+    test::EngineRig rig({.looks = 48});  // long enough for the thread to sleep
+    auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), chunks_of(512_KiB), nullptr);
+    rig.engine->wait(job, 0ns);
+    const std::weak_ptr<Activity> gone = std::exchange(job, nullptr);
+    const auto limit = std::chrono::steady_clock::now() + 10s;
+    while (!gone.expired() && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(gone.expired());
 }
 
 TEST(Driving, PiecesMayEndBeforeAndAfterAndWithoutAnEngine) {
