@@ -184,6 +184,9 @@ void Wire::wait_for(bool in, bool out) {
 }
 
 Result<void> Wire::look(backend::LinkOwner& owner) {
+    // What it takes in ends pieces, and whoever is told of an end looks.
+    thread_local const Wire* inside = nullptr;
+    if (inside == this) return {};
     // Whoever is in there takes in what has come; the loop calls again as long as something is left.
     if (receiving_.test_and_set(std::memory_order_acquire)) {
         std::this_thread::yield();
@@ -194,7 +197,9 @@ Result<void> Wire::look(backend::LinkOwner& owner) {
     if (!buffer_)
         buffer_ = spare ? std::move(spare) : std::make_unique_for_overwrite<unsigned char[]>(buffer_bytes);
     const Error has_failed{ErrorCode::io_error, "the connection has failed", "tcp", {}};
+    const Wire* const outside = std::exchange(inside, this);
     const Result<void> done = failed_ ? Result<void>(has_failed) : take_in(owner);
+    inside = outside;
     failed_ = !done;
     if (begin_ == end_) spare = std::move(buffer_);
     receiving_.clear(std::memory_order_release);

@@ -141,6 +141,8 @@ public:
 
     // Set while a caller drives, so that the engine's thread leaves it alone.
     std::atomic<int> waiters{0};
+    // That thread has it.
+    std::atomic<bool> in_background{false};
 
 protected:
     bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }

@@ -81,6 +81,7 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
 }
 
 void DrivingThread::add(std::shared_ptr<Activity> activity, bool at_once) {
+    activity->in_background.store(true);
     {
         std::lock_guard lock(mutex_);
         const bool known = std::ranges::find(activities_, activity) != activities_.end();

@@ -22,7 +22,10 @@ struct CountedWaiter {
     // Its previous driver sleeps, and has to take it up again, or to let it go.
     ~CountedWaiter() {
         job_.waiters.fetch_sub(1);
-        job_.needs_driving() || !job_.drained() ? driver_.wake() : driver_.wake_unless_it_naps();
+        if (job_.needs_driving() || !job_.drained())
+            driver_.wake();
+        else if (job_.in_background.load())
+            driver_.wake_unless_it_naps();
     }
     Activity& job_;
     DrivingThread& driver_;

@@ -198,6 +198,7 @@ TEST_F(OutlivingAlone, WhatHasFailedIsNotBegunAgain) {
     EXPECT_EQ(push.ends + pull.ends, 0);
     alone.bare.clear();
     EXPECT_TRUE(replayed(0).empty());
+    ASSERT_TRUE(push.over() && pull.over());
     EXPECT_EQ(push.ends, 1);
     EXPECT_EQ(push.code(), static_cast<int>(ErrorCode::not_found));
     EXPECT_EQ(pull.code(), static_cast<int>(ErrorCode::permission_denied));
