@@ -87,7 +87,7 @@ void DrivingThread::add(std::shared_ptr<Activity> activity, bool at_once) {
         const bool known = std::ranges::find(activities_, activity) != activities_.end();
         if (!known) activities_.push_back(std::move(activity));
         added_ = true;
-        naps_until_ = Clock::now() + naps_for;
+        naps_until_ = Lookout::Clock::now() + naps_for;
         start();
     }
     at_once ? wake() : wake_unless_it_naps();
@@ -114,7 +114,7 @@ void DrivingThread::wake_unless_it_naps() {
 // There is nothing to do, or whoever waits does it. With the mutex held.
 void DrivingThread::nap(std::unique_lock<std::mutex>& lock) {
     const auto woken = [&] { return woken_ || stop_; };
-    naps_ = Clock::now() < naps_until_;
+    naps_ = Lookout::Clock::now() < naps_until_;
     naps_ ? static_cast<void>(wake_.wait_for(lock, nap_time, woken)) : wake_.wait(lock, woken);
     naps_ = woken_ = false;
 }
