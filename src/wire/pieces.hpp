@@ -16,14 +16,17 @@ class Pieces final : public transfer::Activity {
 public:
     explicit Pieces(std::shared_ptr<transfer::Lookout> lookout) : lookout_(std::move(lookout)) {}
 
-    // `small`: its end is near, and whoever has to be woken to look for it would be later: this thread looks, for a moment. The
-    // engine's own would only hold up the driver's calls.
+    // `small`: its end is near, and whoever has to be woken to look for it would be later: this thread looks, for a moment. Where
+    // nothing is left then, the engine's thread has nothing to look for: its looks hold up the driver's calls.
     void begun(bool small) {
         const auto until = Clock::now() + look_for_small;
         const unsigned before = ended_.load();
-        while (small && ended_.load() == before && Clock::now() < until)
-            if (!lookout_->look()) break;
-        if (!small || ended_.load() == before) moved_.store(true, std::memory_order_relaxed);
+        bool left = true;
+        if (small && !transfer::Lookout::looks_here()) {
+            while (left && ended_.load() == before && Clock::now() < until) left = lookout_->look();
+            if (left && ended_.load() != before) left = lookout_->look();  // for others
+        }
+        if (left) moved_.store(true, std::memory_order_relaxed);
         lookout_->begun_beside();
     }
     void ended() { ended_.fetch_add(1); }
