@@ -80,7 +80,7 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
     }
 }
 
-void DrivingThread::add(std::shared_ptr<Activity> activity, bool at_once) {
+void DrivingThread::add(std::shared_ptr<Activity> activity) {
     activity->in_background.store(true);
     {
         std::lock_guard lock(mutex_);
@@ -90,7 +90,7 @@ void DrivingThread::add(std::shared_ptr<Activity> activity, bool at_once) {
         naps_until_ = Lookout::Clock::now() + naps_for;
         start();
     }
-    at_once ? wake() : wake_unless_it_naps();
+    wake_unless_it_naps();
 }
 
 // With something to drive the thread sleeps at the lookout, else at the condition.

@@ -50,8 +50,8 @@ public:
     explicit DrivingThread(std::shared_ptr<Lookout> lookout) : lookout_(std::move(lookout)) {}
     ~DrivingThread() { stop(); }
 
-    // Not `at_once`: somebody is about to wait for it, nearly always. The thread comes to it a little later otherwise.
-    void add(std::shared_ptr<Activity> activity, bool at_once = true);
+    // The thread comes to it when its nap is over: nearly always somebody waits for it before that.
+    void add(std::shared_ptr<Activity> activity);
 
     // It looks what there is to do.
     void wake();

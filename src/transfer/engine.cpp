@@ -12,9 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of more bytes what it takes to wake a thread is nothing.
-constexpr Bytes small = Bytes{64} << 10;
-
 struct CountedWaiter {
     CountedWaiter(Activity& job, DrivingThread& driver) : job_(job), driver_(driver) {
         job_.waiters.fetch_add(1);
@@ -98,10 +95,7 @@ std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions
 
 // One that ended at once may have something in flight all the same.
 std::shared_ptr<Activity> Engine::begun(std::shared_ptr<Activity> activity) {
-    if (activity->needs_driving()) {
-        const Bytes bytes = activity->bytes_total();
-        driver_of(*activity).add(activity, bytes == 0 || bytes > small);
-    }
+    if (activity->needs_driving()) driver_of(*activity).add(activity);
     if (activity->finished()) settle(activity);
     return activity;
 }
@@ -172,10 +166,7 @@ void Engine::settle(const std::shared_ptr<Activity>& job) {
 
 void Engine::drive_in_background(const std::shared_ptr<Activity>& job) {
     driver_of(*job).add(job);
-}
-
-DrivingThread& Engine::driver_of(const Activity& job) {
-    return job.starts_copies() ? starting_thread_ : thread_;
+    driver_of(*job).wake();
 }
 
 Result<Route> Engine::route(const Buffer& from, const Buffer& to, const CopyOptions& options) {

@@ -71,7 +71,7 @@ private:
     std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
     void settle(const std::shared_ptr<Activity>& job);
     Round go_on(Activity& job);
-    DrivingThread& driver_of(const Activity& job);
+    DrivingThread& driver_of(const Activity& job) { return job.starts_copies() ? starting_thread_ : thread_; }
 
     const base::OwnerProcess owner_;
     const std::unique_ptr<Machine> machine_;
