@@ -23,7 +23,8 @@ public:
         const unsigned before = ended_.load();
         bool left = true;
         if (small && !transfer::Lookout::looks_here()) {
-            while (left && ended_.load() == before && Clock::now() < until) left = lookout_->look();
+            do left = lookout_->look();
+            while (left && ended_.load() == before && Clock::now() < until);
             if (left && ended_.load() != before) left = lookout_->look();  // for others
         }
         if (left) moved_.store(true, std::memory_order_relaxed);

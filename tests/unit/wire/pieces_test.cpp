@@ -40,8 +40,8 @@ TEST(Pieces, TheEnginesThreadLooksForWhatIsLeft) {
         bool left_to_the_thread;
         int looks;  // at least
     };
-    for (const Row& row : {Row{"a small one that ends", true, 3, false, false, 3},
-                           Row{"the same beside others", true, 3, true, true, 4},
+    for (const Row& row : {Row{"a small one that ends", true, 1, false, false, 2},
+                           Row{"the same beside others", true, 1, true, true, 2},
                            Row{"a small one that does not end soon", true, never, false, true, 1},
                            Row{"one that is not small", false, never, false, true, 0}}) {
         SCOPED_TRACE(row.what);
