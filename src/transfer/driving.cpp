@@ -32,8 +32,8 @@ constexpr auto longest_pause_of_streams = microseconds(1000);
 constexpr auto looks_for = microseconds(100);
 constexpr auto looks_for_beside_others = microseconds(500);
 
-// So long after an activity came the thread naps, and sees the next one at the end of a nap: to wake it would take whoever begins
-// something small, or sees its end, 4 us each (one H200, 16 processors).
+// For so long after an activity came the thread naps, and finds the next one at the end of a nap. To wake it would take whoever
+// begins something small, or sees its end, about 4 us each (docs/lab-book.md, "Between machines, over TCP").
 constexpr auto naps_for = std::chrono::milliseconds(2);
 constexpr auto nap_time = microseconds(100);
 
@@ -59,8 +59,9 @@ void Rest::after(const Round& round, Lookout& lookout, Clock::time_point until) 
         lookout.sleep(round.mark, std::min({until, round.wake_by, now + pause}), looks);
     };
     if (round.driven_beside) {
-        const auto rest = std::min<Clock::duration>(rest_beside_others, (now - began_) / 16);
         if (!round.left) return pause_until(rest_beside_others, false);
+        // What only a look ends is not seen much later than it could be, however short the whole is.
+        const auto rest = std::min<Clock::duration>(rest_beside_others, (now - began_) / 16);
         if (rest >= timer_slack) return pause_until(rest);
         return std::this_thread::yield();
     }
