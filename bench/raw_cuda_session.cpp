@@ -12,7 +12,7 @@
 
 namespace sidestep::bench::raw {
 
-#if SIDESTEP_RAW_KERNELS
+#ifdef SIDESTEP_RAW_KERNELS
 // The fat binary of raw_kernels.cu, made at build time.
 extern const unsigned char raw_kernels_image[];
 #endif
@@ -29,7 +29,7 @@ Error failure(std::string message, std::string where = "libcuda.so.1") {
 }
 
 const void* kernels() {
-#if SIDESTEP_RAW_KERNELS
+#ifdef SIDESTEP_RAW_KERNELS
     return raw_kernels_image;
 #else
     return nullptr;

@@ -1,10 +1,10 @@
-# sidestep_header_check(NAME ROOT folder FOLDERS include src ... [EXCEPT regex] [LIBRARIES ...])
+# sidestep_header_check(NAME ROOT folder FOLDERS include src ... [EXCEPT regex] [ONLY regex] [LIBRARIES ...])
 #
 # Builds every header of the folders below ROOT on its own, as C++, and *.h as C too: a header that needs another one before it breaks the build. Headers are found, not listed, so
 # that none can be forgotten. Left out is a header that the source beside it includes before all else: that source is the
 # same check.
 function(sidestep_header_check name)
-    cmake_parse_arguments(CHECK "" "ROOT;EXCEPT" "FOLDERS;LIBRARIES" ${ARGN})
+    cmake_parse_arguments(CHECK "" "ROOT;EXCEPT;ONLY" "FOLDERS;LIBRARIES" ${ARGN})
     set(patterns "")
     foreach(folder IN LISTS CHECK_FOLDERS)
         list(APPEND patterns ${CHECK_ROOT}/${folder}/*.hpp ${CHECK_ROOT}/${folder}/*.h)
@@ -12,6 +12,9 @@ function(sidestep_header_check name)
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${patterns})
     if(CHECK_EXCEPT)
         list(FILTER headers EXCLUDE REGEX "${CHECK_EXCEPT}")
+    endif()
+    if(CHECK_ONLY)
+        list(FILTER headers INCLUDE REGEX "${CHECK_ONLY}")
     endif()
     if(NOT headers)
         message(FATAL_ERROR "${name}: no headers found in ${CHECK_FOLDERS}")

@@ -8,13 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace sidestep {
+#include "tests/slower.hpp"
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int slower_by = 5;
-#else
-constexpr int slower_by = 1;
-#endif
+namespace sidestep {
 
 class Chance {
 public:

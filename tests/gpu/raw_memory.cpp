@@ -61,11 +61,11 @@ std::vector<unsigned char> read(const Buffer& buffer) {
 
 void expect_bytes(const Buffer& buffer, const unsigned char* wanted) {
     const std::vector<unsigned char> found = read(buffer);
-    const auto at = std::mismatch(found.begin(), found.end(), wanted).first;
-    if (at == found.end()) {
+    if (std::memcmp(found.data(), wanted, found.size()) == 0) {
         counter() += found.size();
         return;
     }
+    const auto at = std::mismatch(found.begin(), found.end(), wanted).first;
     const auto offset = static_cast<Bytes>(at - found.begin());
     ADD_FAILURE() << buffer.to_string() << " differs from byte " << offset << " on: " << static_cast<int>(*at)
                   << " instead of " << static_cast<int>(wanted[offset]);

@@ -51,8 +51,7 @@ private:
     std::vector<Part> rooted(std::size_t count);
     std::vector<Part> rooted_in_place(std::size_t count);
     std::string run(const std::vector<Part>& parts, char* send, char* recv, std::size_t count, int rounds);
-    std::string run_one(const Part& part, const std::vector<int>& given, const std::vector<int>& wanted,
-                        char* send, char* recv);
+    std::string run_one(const Part& part, const std::vector<int>& wanted, char* send, char* recv);
     template <typename T>
     std::string floats_of(Dtype dtype, std::size_t count, std::size_t offset, std::uint64_t& hash);
 

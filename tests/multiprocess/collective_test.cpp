@@ -177,7 +177,7 @@ TEST_P(Rings, EveryOperation) {
         EXPECT_EQ(way, ways[0]);
     }
     expect_all("checked 5 2", "ok");
-    expect_all(fmt::format("checked {} 2", count()), "ok");
+    expect_all(fmt::format("checked {} 1", count()), "ok");
     expect_all("leave", "ok");
 }
 
@@ -466,7 +466,8 @@ TEST_F(Groups, ARankThatRunsOutOfDescriptorsLater) {
 #endif
     join(2, long_timeout);
     ASSERT_EQ(peers[1]->tell("descriptors 2"), "ok");
-    for (const int count : {100, 300'000, 3'000'000}) expect_all(fmt::format("checked {} 3", count), "ok");
+    for (const char* each : {"100 3", "300000 3", "3000000 1"})
+        expect_all(fmt::format("checked {}", each), "ok");
     const std::string how = peers[0]->tell("explain 3000000");
     EXPECT_NE(how.find("may open no more files"), std::string::npos) << how;
 }

@@ -4,6 +4,7 @@
 
 #include "tests/network/nodes.hpp"
 #include "tests/network/proxy.hpp"
+#include "tests/slower.hpp"
 
 namespace sidestep {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using test::Proxy;
 
-constexpr Bytes size = Bytes{96} << 20;
+constexpr Bytes size = slower_by > 1 ? 48_MiB : 96_MiB;
 
 class Failover : public test::Nodes {
 protected:

@@ -67,8 +67,8 @@ void Proxy::accept() {
             ::close(client);
             continue;
         }
-        const int number = ++connections_;
         std::lock_guard lock(mutex_);
+        const int number = ++connections_;  // counted, it can be cut
         Pair& pair = pairs_.emplace_back(Pair{client, node, number});
         std::string* const record = records_ ? &recorded_.emplace_back() : nullptr;
         pair.there =

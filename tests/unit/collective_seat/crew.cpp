@@ -82,6 +82,15 @@ void Crew::write(unsigned rank, std::size_t offset, const Values& values) {
     rig_->write(at(rank, offset), values.data(), values.size());
 }
 
+void Crew::fill(unsigned rank, std::size_t offset, std::size_t bytes, char byte) {
+    ASSERT_LE(offset + bytes, heap_bytes_);
+    rig_->fill(at(rank, offset), byte, bytes);
+}
+
+bool Crew::holds(unsigned rank, std::size_t offset, const Values& values) {
+    return rig_->holds(at(rank, offset), values.data(), values.size());
+}
+
 Values Crew::read(unsigned rank, std::size_t offset, std::size_t bytes) {
     Values values(bytes);
     rig_->read(values.data(), at(rank, offset), bytes);

@@ -38,9 +38,8 @@ public:
 
     void write(unsigned rank, std::size_t offset, const Values& values);
     Values read(unsigned rank, std::size_t offset, std::size_t bytes);
-    void fill(unsigned rank, std::size_t offset, std::size_t bytes, char with) {
-        write(rank, offset, Values(bytes, with));
-    }
+    void fill(unsigned rank, std::size_t offset, std::size_t bytes, char byte);
+    bool holds(unsigned rank, std::size_t offset, const Values& values);
 
     void start(unsigned rank, const protocol::CollectiveTask& task);
     // tasks[r] on rank r, and waits for all.

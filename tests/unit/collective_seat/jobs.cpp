@@ -159,8 +159,7 @@ std::vector<Values> Buffers::outputs() {
         check_guards(rank, how_.in_place && send.bytes > recv.bytes ? send : recv);
         if (!how_.in_place) {
             check_guards(rank, send);
-            EXPECT_EQ(crew_.read(rank, send.offset, send.bytes), inputs_[rank])
-                << "send buffer of rank " << rank;
+            EXPECT_TRUE(crew_.holds(rank, send.offset, inputs_[rank])) << "send buffer of rank " << rank;
         }
         all.push_back(crew_.read(rank, recv.offset, recv.bytes));
     }

@@ -94,8 +94,8 @@ protected:
                     expected.begin() + static_cast<std::ptrdiff_t>(recv_offset(sizes, r, rank, gap));
                 std::copy_n(from, sizes[r][rank], to);
             }
-            EXPECT_TRUE(crew().read(rank, recvs_at(), expected.size()) == expected) << "rank " << rank;
-            EXPECT_TRUE(crew().read(rank, sends_at, given_[rank].size()) == given_[rank]) << "rank " << rank;
+            EXPECT_TRUE(crew().holds(rank, recvs_at(), expected)) << "rank " << rank;
+            EXPECT_TRUE(crew().holds(rank, sends_at, given_[rank])) << "rank " << rank;
         }
     }
 
@@ -246,7 +246,7 @@ TEST_P(Pairs, NoOldEagerPacketIsTakenForANewOne) {
             }
             own.finish();
             for (unsigned rank = 1; rank < n(); ++rank)
-                EXPECT_TRUE(own.read(rank, recvs_at(), bytes) == given) << rank;
+                EXPECT_TRUE(own.holds(rank, recvs_at(), given)) << rank;
         }
     };
     if (!start_at(2)) GTEST_SKIP() << "the counters cannot be set here";
@@ -352,8 +352,7 @@ TEST_P(Pairs, InPlace) {
                 const auto block = given[r].begin() + static_cast<std::ptrdiff_t>(rank * bytes);
                 expected.insert(expected.end(), block, block + static_cast<std::ptrdiff_t>(bytes));
             }
-            EXPECT_TRUE(crew().read(rank, sends_at, expected.size()) == expected)
-                << "rank " << rank << ", " << bytes;
+            EXPECT_TRUE(crew().holds(rank, sends_at, expected)) << "rank " << rank << ", " << bytes;
         }
     }
 }

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <vector>
 
 #include "backend/backend.hpp"
 
@@ -16,6 +18,16 @@ public:
     virtual backend::Backend& backend() = 0;
     virtual void write(void* gpu, const void* host, std::size_t bytes) = 0;
     virtual void read(void* host, const void* gpu, std::size_t bytes) = 0;
+    // Each byte the same; whether they are those at `host`.
+    virtual void fill(void* gpu, char byte, std::size_t bytes) {
+        const std::vector<char> all(bytes, byte);
+        write(gpu, all.data(), bytes);
+    }
+    virtual bool holds(const void* gpu, const void* host, std::size_t bytes) {
+        std::vector<char> now(bytes);
+        read(now.data(), gpu, bytes);
+        return bytes == 0 || std::memcmp(now.data(), host, bytes) == 0;
+    }
     // A word, whole, also while tasks look at it.
     virtual void poke(void* gpu, std::uint64_t value) = 0;
     // As if so many tasks had gone before, on an idle seat. False: cannot be done here, and the test is

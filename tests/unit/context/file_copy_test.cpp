@@ -67,7 +67,7 @@ protected:
 
 // Pieces of bytes in a file of holes, copied to another file.
 TEST_F(FileCopyTest, HolesStayHoles) {
-    constexpr Bytes size = 64_MiB + 12'345;
+    constexpr Bytes size = 32_MiB + 12'345;
     const auto blocks = [](const std::string& path) {
         struct stat status {};
         EXPECT_EQ(::stat(path.c_str(), &status), 0);
@@ -80,9 +80,9 @@ TEST_F(FileCopyTest, HolesStayHoles) {
     const Case cases[] = {
         {"nothing but a hole", {}},
         {"at the beginning", {{0, 5'000}}},
-        {"in the middle, larger than a chunk", {{20_MiB + 77, 9_MiB}}},
+        {"in the middle, larger than a chunk", {{10_MiB + 77, 9_MiB}}},
         {"at the end", {{size - 100, 100}}},
-        {"everywhere", {{0, 1}, {1_MiB, 70'000}, {30_MiB, 5_MiB + 1}, {50_MiB - 1, 4'097}, {size - 1, 1}}},
+        {"everywhere", {{0, 1}, {1_MiB, 70'000}, {10_MiB, 5_MiB + 1}, {25_MiB - 1, 4'097}, {size - 1, 1}}},
     };
     for (const Case& each : cases)
         for (const bool verify : {false, true}) {

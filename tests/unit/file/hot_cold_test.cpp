@@ -29,7 +29,7 @@ public:
     Bytes size() const { return size_; }
     std::string text(Bytes from, Bytes size) const { return {at(from), size}; }
     bool untouched(Bytes from, Bytes to) const {
-        return std::all_of(at(from), at(to), [](char byte) { return byte == canary; });
+        return from == to || (*at(from) == canary && std::memcmp(at(from), at(from + 1), to - from - 1) == 0);
     }
 
 private:

@@ -82,7 +82,7 @@ TEST_F(Memory, OnlyOneRankAttaches) {
 TEST_F(Memory, FreedAndGivenAgain) {
     auto groups = make(2);
     on_all(groups, [&](Group& group) {
-        for (int round = 0; round < 12; ++round) {
+        for (int round = 0; round < 6; ++round) {
             const Allocation send = allocate<int>(group, large + static_cast<std::size_t>(round % 3));
             const Allocation recv = allocate<int>(group, large);
             if (round % 2 == 0) {

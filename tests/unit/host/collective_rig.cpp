@@ -22,6 +22,13 @@ public:
     void read(void* host, const void* gpu, std::size_t bytes) override {
         if (bytes != 0) std::memcpy(host, gpu, bytes);
     }
+    // In place: a sanitizer looks at each pass over the bytes.
+    void fill(void* gpu, char byte, std::size_t bytes) override {
+        if (bytes != 0) std::memset(gpu, byte, bytes);
+    }
+    bool holds(const void* gpu, const void* host, std::size_t bytes) override {
+        return bytes == 0 || std::memcmp(gpu, host, bytes) == 0;
+    }
     void poke(void* gpu, std::uint64_t value) override {
         std::atomic_ref(*static_cast<std::uint64_t*>(gpu)).store(value);
     }
