@@ -14,6 +14,7 @@
 #endif
 
 #include "driver/cpus.hpp"
+#include "driver/store_fence.hpp"
 
 namespace sidestep::backends::host {
 namespace {
@@ -62,16 +63,6 @@ __attribute__((target("avx2"))) void stream_avx2(char* to, const char* from, std
     }
 }
 
-void stream_sse2(char* to, const char* from, std::size_t bytes) {
-    __m128i some[4];
-    for (std::size_t at = 0; at < bytes; at += sizeof some) {
-        const auto* source = reinterpret_cast<const __m128i*>(from + at);
-        for (std::size_t i = 0; i < 4; ++i) some[i] = _mm_loadu_si128(source + i);
-        for (std::size_t i = 0; i < 4; ++i)
-            _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, some[i]);
-    }
-}
-
 #endif
 
 // Small enough that threads end together, large enough that taking one costs nothing.
@@ -99,10 +90,8 @@ std::vector<Streamer> streamers() {
         if (__builtin_cpu_is("intel")) std::swap(all[0], all[1]);
     }
     if (__builtin_cpu_supports("avx2")) all.push_back(stream_avx2);
-    all.push_back(stream_sse2);
-#else
-    all.push_back([](char* to, const char* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
 #endif
+    all.push_back([](char* to, const char* from, std::size_t bytes) { std::memcpy(to, from, bytes); });
     return all;
 }
 
@@ -115,9 +104,7 @@ void copy_around_caches(void* to, const void* from, std::size_t bytes, Streamer 
     std::memcpy(target, source, head);
     if (body != 0) stream(target + head, source + head, body);
     std::memcpy(target + head + body, source + head + body, bytes - head - body);
-#if defined(__x86_64__)
-    _mm_sfence();  // streaming stores are not ordered by the release of an atomic
-#endif
+    driver::store_fence();
 }
 
 void copy_around_caches(void* to, const void* from, std::size_t bytes) {

@@ -12,10 +12,6 @@
 #include <string>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include <fmt/format.h>
 
 #include "backend/file_piece.hpp"
@@ -24,6 +20,7 @@
 #include "driver/fd.hpp"
 #include "driver/memory_map.hpp"
 #include "driver/opened_file.hpp"
+#include "driver/store_fence.hpp"
 #include "driver/system_error.hpp"
 
 namespace sidestep::backends::p2pmem {
@@ -56,17 +53,6 @@ inline std::optional<backend::Support> refusal(int number, const std::string& dr
                     drive, memory),
         "put both below one PCIe switch without ACS redirection; AMD Zen processors and the Intel "
         "server host bridges on the kernel's list need none. The kernel's log names the two");
-}
-
-// Mapped device memory may be write-combining: what was stored before this is on its way to the device before what is
-// stored, or told to another device, after it.
-// Not std::atomic_thread_fence where it can be helped: GCC refuses that under the thread sanitizer.
-inline void store_fence() {
-#if defined(__x86_64__)
-    _mm_sfence();
-#else
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
 }
 
 class DirectFile;
@@ -184,7 +170,7 @@ private:
             const auto moved = static_cast<Bytes>(result);
             if (!direct && !range.write) {
                 std::memcpy(range.address(), address, moved);
-                store_fence();
+                driver::store_fence();
             }
             (direct ? direct_bytes_ : cached_bytes_).fetch_add(moved, std::memory_order_relaxed);
             range = range.part(moved, range.size - moved);

@@ -12,6 +12,7 @@
 #include "base/try.hpp"
 #include "driver/memory_map.hpp"
 #include "driver/p2pmem.hpp"
+#include "driver/store_fence.hpp"
 
 namespace sidestep::backends::p2pmem {
 namespace {
@@ -237,7 +238,7 @@ public:
                            source = static_cast<const char*>(from.address()) + piece.from_offset,
                            bytes = piece.size]() -> Result<void> {
             std::memcpy(target, source, bytes);
-            store_fence();
+            driver::store_fence();
             return {};
         };
         if (piece.size > on_the_spot)

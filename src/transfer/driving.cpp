@@ -91,25 +91,18 @@ void DrivingThread::add(std::shared_ptr<Activity> activity) {
         naps_until_ = Lookout::Clock::now() + naps_for;
         start();
     }
-    wake_unless_it_naps();
+    wake(false);
 }
 
 // With something to drive the thread sleeps at the lookout, else at the condition.
-void DrivingThread::wake() {
+void DrivingThread::wake(bool from_nap) {
     {
         std::lock_guard lock(mutex_);
+        if (naps_ && !from_nap) return;
         woken_ = true;
     }
     wake_.notify_all();
     lookout_->ring();
-}
-
-void DrivingThread::wake_unless_it_naps() {
-    {
-        std::lock_guard lock(mutex_);
-        if (naps_) return;
-    }
-    wake();
 }
 
 // There is nothing to do, or whoever waits does it. With the mutex held.

@@ -53,10 +53,8 @@ public:
     // The thread comes to it when its nap is over: nearly always somebody waits for it before that.
     void add(std::shared_ptr<Activity> activity);
 
-    // It looks what there is to do.
-    void wake();
-    // The same where it would not come to that by itself in a moment.
-    void wake_unless_it_naps();
+    // It looks what there is to do. Not `from_nap`: unless it comes to that by itself in a moment.
+    void wake(bool from_nap = true);
 
     // Ends the thread and hands over what it still had. A call that the thread makes may come here, when it
     // dropped the last handle of the engine: the thread then ends as soon as that call returns, without a

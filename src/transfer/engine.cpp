@@ -19,10 +19,8 @@ struct CountedWaiter {
     // Its previous driver sleeps, and has to take it up again, or to let it go.
     ~CountedWaiter() {
         job_.waiters.fetch_sub(1);
-        if (job_.needs_driving() || !job_.drained())
-            driver_.wake();
-        else if (job_.in_background.load())
-            driver_.wake_unless_it_naps();
+        const bool unfinished = job_.needs_driving() || !job_.drained();
+        if (unfinished || job_.in_background.load()) driver_.wake(unfinished);
     }
     Activity& job_;
     DrivingThread& driver_;

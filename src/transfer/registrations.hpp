@@ -33,11 +33,6 @@ public:
         order_.clear();
     }
 
-    std::size_t size() const {
-        std::lock_guard lock(mutex_);
-        return order_.size();
-    }
-
 private:
     struct Key {
         std::uintptr_t address;

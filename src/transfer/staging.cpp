@@ -213,18 +213,6 @@ Bytes StagingPool::limit_of(int gpu) const {
     return found != relays_.end() ? found->second.limit : default_relay_limit;
 }
 
-Bytes StagingPool::relay_bytes(int gpu) const {
-    std::lock_guard lock(mutex_);
-    const auto found = relays_.find(gpu);
-    Bytes bytes = found != relays_.end() ? found->second.leased : 0;
-    const auto add = [&](const Allocation& block) {
-        if (block.place().is_gpu() && block.place().index() == gpu) bytes += block.size();
-    };
-    for (const Allocation& block : to_free_) add(block);
-    for (const Idle& idle : idle_) add(idle.block);
-    return bytes;
-}
-
 void StagingPool::free_unused() {
     std::vector<Allocation> freed;  // outside the lock: unpinning is slow
     std::lock_guard lock(mutex_);

@@ -56,8 +56,6 @@ public:
     // One for each GPU of the machine, and how often one was set.
     std::vector<Bytes> relay_limits() const;
     unsigned relay_changes() const { return relay_changes_.load(std::memory_order_acquire); }
-    // What this pool holds of a GPU's memory now: leased, idle or waiting to be freed.
-    Bytes relay_bytes(int gpu) const;
 
     // Frees what was given back and may not be kept. May block; never called by the engine's thread.
     void free_unused();

@@ -98,15 +98,19 @@ public:
         std::lock_guard lock(mutex_);
         ++allocations;
         ++*live;
+        const Bytes of_gpu = place.is_gpu() ? bytes : 0;
+        *live_gpu_bytes += of_gpu;
         allocated += bytes;
         max_allocated = std::max(max_allocated, allocated);
         auto* memory = static_cast<char*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
         if (kind == MemoryKind::pinned) pinned_.insert(memory);
         ranges_[memory] = {bytes, kind};
-        return Allocation(Buffer::memory(place, memory, bytes), kind, [memory, there = live] {
-            --*there;
-            std::free(memory);
-        });
+        return Allocation(Buffer::memory(place, memory, bytes), kind,
+                          [memory, of_gpu, there = live, gpus = live_gpu_bytes] {
+                              --*there;
+                              *gpus -= of_gpu;
+                              std::free(memory);
+                          });
     }
 
     class FakeRegistration final : public backend::Registration {
@@ -217,6 +221,7 @@ public:
     std::atomic<int> attached{0};
     std::atomic<int> commits{0};
     int allocations = 0;  // that were ever made
+    const std::shared_ptr<std::atomic<Bytes>> live_gpu_bytes = std::make_shared<std::atomic<Bytes>>(0);
     const std::shared_ptr<std::atomic<int>> live = std::make_shared<std::atomic<int>>(0);  // not freed yet
     Bytes allocated = 0;
     Bytes max_allocated = 0;
