@@ -12,7 +12,7 @@ namespace sidestep::backends::host {
 
 // As memcpy, but the stores go around the caches: for copies so large that the target would push out
 // what is of use, and be pushed out before anybody reads it. The bytes are visible to other threads
-// after the usual release and acquire. Plain memcpy on processors other than x86-64.
+// after the usual release and acquire. Plain memcpy on processors without AVX2.
 void copy_around_caches(void* to, const void* from, std::size_t bytes);
 
 // The inner loop of such a copy: `to` is aligned to 64 bytes, `bytes` a multiple of 256.

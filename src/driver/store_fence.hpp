@@ -5,8 +5,8 @@
 
 namespace sidestep::driver {
 
-// What was stored before this is on its way before what is stored, or told to another device, after it. Neither mapped device
-// memory, which may be write-combining, nor streaming stores are ordered by the release of an atomic.
+// Stores before this are seen before stores after it, and before what another device is told after it. The release of an atomic
+// orders neither stores to mapped device memory, which may be write-combining, nor streaming stores.
 // Not std::atomic_thread_fence where it can be helped: GCC refuses that under the thread sanitizer.
 inline void store_fence() {
 #if defined(__x86_64__)

@@ -53,7 +53,7 @@ public:
     // The thread comes to it when its nap is over: nearly always somebody waits for it before that.
     void add(std::shared_ptr<Activity> activity);
 
-    // It looks what there is to do. Not `from_nap`: unless it comes to that by itself in a moment.
+    // It looks what there is to do. `from_nap` false: a nap is left to end by itself, which takes nap_time at most.
     void wake(bool from_nap = true);
 
     // Ends the thread and hands over what it still had. A call that the thread makes may come here, when it
