@@ -17,8 +17,6 @@ using driver::nccl_net::dma_buf_memory;
 
 namespace {
 
-constexpr std::size_t most_sockets = 8;
-
 std::string names_of(const Plugin& plugin) {
     std::vector<std::string_view> names;
     for (const auto& device : plugin.devices) names.push_back(device.name);
@@ -67,7 +65,7 @@ Engine::~Engine() {
 }
 
 std::size_t Engine::useful_sockets() const {
-    return std::clamp(means_->plugin.devices.size(), std::size_t{2}, most_sockets);
+    return std::clamp(means_->plugin.devices.size(), std::size_t{2}, backend::most_sockets);
 }
 
 Result<std::shared_ptr<backend::Rail>> Engine::rail(int descriptor, std::size_t number,

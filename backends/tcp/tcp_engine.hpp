@@ -15,7 +15,7 @@ namespace sidestep::backends::tcp {
 // waits before them; all else on the thread of the socket. Any thread.
 class Engine final : public backend::RailEngine {
 public:
-    // `loops`: most threads; 0: half the processors, eight at most. They start with the first sockets.
+    // `loops`: most threads; 0: half the processors, 16 at most. They start with the first sockets.
     explicit Engine(std::size_t loops = 0);
     // Ends all links, and tells their owners. Not on one of their threads.
     ~Engine() override;

@@ -62,6 +62,8 @@ struct Frame {
 // Most bytes that follow one frame.
 constexpr Bytes max_push = Bytes{1} << 20;
 constexpr Bytes max_fault = 1024;
+// Of one link: a machine may have as many devices of a fabric, each with a socket of its own.
+constexpr std::size_t most_sockets = 32;
 constexpr std::size_t most_places = 256;  // of one scatter
 constexpr Bytes place_bytes = 16;
 
@@ -120,6 +122,8 @@ struct Outgoing {
     // What makes the frame's head as it goes out: called on the thread that sends it, as late as the engine can. Null: it is ready.
     // For a payload that is in one part.
     Frame (*finish)(const Frame& frame, const void* payload) = nullptr;
+    // Others are on their way already, so that it may wait some microseconds for more that go with it.
+    bool may_wait = false;
 
     Frame finished() const { return finish != nullptr ? finish(frame, payload) : frame; }
 };

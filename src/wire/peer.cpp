@@ -19,8 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 // A copy of less goes over one socket: more would not be quicker.
 constexpr Bytes worth_more_sockets = Bytes{8} << 20;
-// What a node may make a client open.
-constexpr std::size_t most_sockets = 16;
 // To open sockets, where the connection seems to stand.
 constexpr int most_tries = 5;
 constexpr int first_tries = 3;
@@ -452,7 +450,7 @@ Result<void> Peer::try_engine(Session& session, Time until) {
 std::size_t Peer::most_useful_sockets() const {
     std::lock_guard lock(mutex_);
     const std::size_t useful =
-        std::min({engine_->useful_sockets(), std::size_t{hello_.sockets}, most_sockets});
+        std::min({engine_->useful_sockets(), std::size_t{hello_.sockets}, backend::most_sockets});
     return std::max<std::size_t>(useful, 1);
 }
 

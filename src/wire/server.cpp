@@ -243,7 +243,7 @@ void Server::enter_data(std::uint64_t number) {
         return;
     }
     if (newcomer->kind == DataKind::probe) return enter_probe(*newcomer);
-    if (served->session().link()->sockets() >= most_sockets) return;
+    if (served->session().link()->sockets() >= backend::most_sockets) return;
     if (auto added =
             served->session().link()->add(std::move(newcomer->socket).take().release(), newcomer->keys);
         !added)

@@ -36,8 +36,6 @@ public:
     static constexpr std::chrono::milliseconds patience{5000};
     // A quarter of the descriptors that the process may have, where that is less.
     static constexpr std::size_t most_newcomers = 1024;
-    // Of one client.
-    static constexpr std::size_t most_sockets = 16;
     // How long what a client has is kept for it after its connection was lost.
     static constexpr std::chrono::milliseconds kept_for{15'000};
 

@@ -213,12 +213,26 @@ TEST_F(NcclNet, TheNearestDeviceCarries) {
 
 // Each connection of a link goes over another of the quickest.
 TEST_F(NcclNet, SeveralDevicesCarry) {
-    start();
-    EXPECT_EQ(engine->useful_sockets(), 2u);
-    join(4 * mib, 2);
-    EXPECT_EQ(links[0]->over(), "fast0, fast1");
-    send_once();
-    end();
+    for (const auto& [fault, sockets] : {std::pair{"", 2}, {"many-devices", 32}}) {
+        SCOPED_TRACE(fault);
+        plugin.fault(fault);
+        start({.plugin = plugin.new_name()});
+        ASSERT_EQ(engine->useful_sockets(), static_cast<std::size_t>(sockets));
+        join(mib, sockets);
+        std::vector<int> before;
+        for (int i = 0; i < sockets; ++i) before.push_back(plugin.sends(i));
+        const std::string bytes = sidestep::test::text_of(mib, 7);
+        std::atomic<std::uint64_t> sent{0};
+        for (int i = 0; i < sockets; ++i)
+            links[0]->send({Frame::Kind::push, 1, 1, 0, mib}, bytes.data(), [&] { ++sent; });
+        ASSERT_TRUE(test::comes([&] { return targets[1]->came == mib * static_cast<Bytes>(sockets); }));
+        for (int i = 0; i < sockets; ++i) {
+            const std::string name = "fast" + std::to_string(i);
+            EXPECT_GT(plugin.sends(i), before[static_cast<std::size_t>(i)]) << name;
+            EXPECT_NE((links[0]->over() + ",").find(name + ","), std::string::npos) << links[0]->over();
+        }
+        end();
+    }
 }
 
 }  // namespace

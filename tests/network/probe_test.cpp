@@ -79,6 +79,8 @@ TEST_F(ProbeTest, ClosedForIdlenessItIsOpenedAgain) {
 TEST_F(ProbeTest, TooManyAreTurnedAway) {
     auto most = here->probe_network("n", 16);
     ASSERT_TRUE(most) << most.error().to_string();
+    const auto beside = here->probe_network("n", 16);
+    ASSERT_TRUE(beside) << beside.error().to_string();
     const auto more = here->probe_network("n", 1);
     ASSERT_FALSE(more);
     EXPECT_TRUE(more.error().code == ErrorCode::end_of_file || more.error().code == ErrorCode::io_error)
