@@ -55,7 +55,20 @@ Result<void> Wire::serve(backend::LinkOwner& owner, driver::EventLoop::Ready rea
     if (ready.ended)
         return Error{ErrorCode::io_error, "the connection to the other machine has ended", "tcp", {}};
     if (ready.out) SIDESTEP_CHECK(flush());
-    return ready.in ? look(owner) : Result<void>();
+    if (!ready.in || is_left_to_waiter()) return {};
+    return take(owner, Looks::loop);
+}
+
+// Where many small frames are under way two threads would take turns at the same requests, which costs more than it spares
+// (docs/lab-book.md, "Between machines, over TCP"). Bytes of something large would keep the waiter from what he waits for.
+bool Wire::is_left_to_waiter() const {
+    const auto now = Clock::now();
+    if (large_.load(std::memory_order_relaxed) ||
+        now - held_since_.load(std::memory_order_relaxed) >= left_for ||
+        now - looked_at_.load(std::memory_order_relaxed) >= left_for)
+        return false;
+    std::this_thread::yield();
+    return true;
 }
 
 void Wire::enqueue(const backend::Outgoing& out, std::function<void()> sent) {
@@ -92,17 +105,44 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
         if (dead_) return {};
         if (queue_.size() >= most_waiting)
             return Error{ErrorCode::io_error, "the other machine takes nothing any more", "tcp", {}};
-        const bool first = queue_.empty();
+        const bool first = queue_.empty() || held_;
         queued_.fetch_add(size + frames.size() * backend::frame_bytes, std::memory_order_relaxed);
         for (const backend::Outgoing& out : frames.first(frames.size() - 1)) enqueue(out, {});
         enqueue(frames.back(), std::move(sent));
+        if (first && frames.size() == 1 && frames.front().may_wait && hold()) return {};
         if (first && size <= sent_at_once)
             done = flush(lock, told, false);
-        else
+        else if (!sending_)  // who sends looks at what is left
             wait_for(in_, true);
     }
     for (const auto& tell : told) tell();
     return done;
+}
+
+// One frame costs the kernel nearly as much as many: 64 copies of 8 B at a time went at 64,000 to 75,000 a second each by itself
+// (docs/lab-book.md, "Between machines, over TCP").
+bool Wire::hold() {
+    if (queue_.size() >= most_held || queued() > most_held_bytes || sending_) return false;
+    if (held_) return true;
+    if (!loop_holds_ && !look_at_held()) return false;
+    held_since_ = Clock::now();
+    held_ = true;
+    return true;
+}
+
+bool Wire::look_at_held() {
+    return loop_holds_ =
+               loop_.post([go = run_, this] { go([this](backend::LinkOwner&) { return flush_held(); }); });
+}
+
+Result<void> Wire::flush_held() {
+    {
+        std::lock_guard lock(mutex_);
+        loop_holds_ = false;
+        if (!held_ || dead_) return {};
+        if (!was_held_for(longest_held) && look_at_held()) return {};
+    }
+    return flush();
 }
 
 Result<void> Wire::flush() {
@@ -119,6 +159,7 @@ Result<void> Wire::flush() {
 Result<void> Wire::flush(std::unique_lock<std::mutex>& lock, Told& told, bool all) {
     if (sending_ || dead_) return {};
     sending_ = true;
+    held_ = false;
     Result<bool> more = true;
     do more = send_some(lock, told);
     while (more && *more && all);
@@ -184,6 +225,11 @@ void Wire::wait_for(bool in, bool out) {
 }
 
 Result<void> Wire::look(backend::LinkOwner& owner) {
+    if (was_held_for(shortest_held)) SIDESTEP_CHECK(flush());
+    return take(owner, Looks::waiter);
+}
+
+Result<void> Wire::take(backend::LinkOwner& owner, Looks who) {
     // What it takes in ends pieces, and whoever is told of an end looks.
     thread_local const Wire* inside = nullptr;
     if (inside == this) return {};
@@ -192,6 +238,7 @@ Result<void> Wire::look(backend::LinkOwner& owner) {
         std::this_thread::yield();
         return {};
     }
+    if (who == Looks::waiter) looked_at_.store(Clock::now(), std::memory_order_relaxed);
     // Few threads look at many sockets: the buffer is the thread's, but for what waits in it.
     thread_local Memory spare;
     if (!buffer_)
@@ -263,6 +310,7 @@ Result<Wire::Move> Wire::take_frame(backend::LinkOwner& owner) {
     SIDESTEP_TRY(frame_, backend::parse_frame(buffer_.get() + begin_));
     begin_ += backend::frame_bytes;
     in_frame_ = true;
+    large_.store(frame_.has_payload() && frame_.size > sent_at_once, std::memory_order_relaxed);
     land({});
     if (!frame_.has_payload()) {
         SIDESTEP_CHECK(complete(owner));

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -40,6 +41,13 @@ private:
     static constexpr Bytes sent_at_once = Bytes{64} << 10;
     // In one call of the kernel: what it copies is still in the processor's cache when the other end reads it.
     static constexpr Bytes most_a_call = Bytes{256} << 10;
+    // Frames that may wait for others wait together: so many of them, so many bytes, and for so long.
+    static constexpr std::size_t most_held = 16;
+    static constexpr Bytes most_held_bytes = Bytes{16} << 10;
+    static constexpr std::chrono::microseconds longest_held{50};
+    static constexpr std::chrono::microseconds shortest_held{5};  // where somebody waits
+    // Behind a look of somebody who waits for something small the loop's thread leaves him the next.
+    static constexpr std::chrono::microseconds left_for{300};
     static constexpr std::size_t most_waiting = std::size_t{1} << 20;  // frames
     static constexpr int most_reads = 64;  // of the socket in one call of look(): others are served too
 
@@ -56,6 +64,19 @@ private:
     enum class Move { went_on, nothing_there, must_wait };
 
     Result<void> serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready);
+    using Clock = std::chrono::steady_clock;
+    enum class Looks { loop, waiter };
+    Result<void> take(backend::LinkOwner& owner, Looks who);
+    bool is_left_to_waiter() const;
+    // With the mutex held. False where what waits is to go now, with what was held before.
+    bool hold();
+    bool was_held_for(std::chrono::microseconds time) const {
+        return held_.load(std::memory_order_relaxed) &&
+               Clock::now() - held_since_.load(std::memory_order_relaxed) >= time;
+    }
+    // On the loop's thread, until nothing is held.
+    bool look_at_held();
+    Result<void> flush_held();
     // With the mutex held.
     void enqueue(const backend::Outgoing& out, std::function<void()> sent);
     using Told = std::vector<std::function<void()>>;
@@ -109,6 +130,8 @@ private:
     std::size_t place_ = 0;  // where the next byte of it goes
     Bytes in_place_ = 0;
     std::atomic<unsigned> resumed_{0};
+    std::atomic<bool> large_{false};              // the last frame
+    std::atomic<Clock::time_point> looked_at_{};  // by somebody who waits
 
     std::atomic<Bytes> queued_{0};
     int silent_ = 0;    // seconds; lives() alone
@@ -117,6 +140,9 @@ private:
     bool in_ = true;  // what the loop waits for
     bool out_ = false;
     bool sending_ = false;
+    std::atomic<bool> held_{false};  // all that is in the queue; read without the mutex too
+    std::atomic<Clock::time_point> held_since_{};
+    bool loop_holds_ = false;  // its thread looks at what is held
     bool dead_ = false;
 };
 

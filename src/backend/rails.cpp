@@ -16,7 +16,9 @@ Result<void> Rail::send_all(std::span<const Outgoing> frames, std::function<void
     return done;
 }
 
-// What goes out is given to the rail with the least on its way.
+// What goes out is given to the rail with the least on its way. So little is as good as nothing: small frames go together.
+constexpr Bytes little = Bytes{16} << 10;
+
 class RailEngine::RailLink final : public Link, public std::enable_shared_from_this<RailLink> {
 public:
     RailLink(RailEngine& engine, std::weak_ptr<LinkOwner> owner)
@@ -61,7 +63,7 @@ private:
         const auto all = rails();
         if (all->empty()) return;
         const auto rank = [payload](const auto& rail) {
-            return std::pair(rail->distance(payload), rail->queued());
+            return std::pair(rail->distance(payload), rail->queued() / little);
         };
         const auto least = std::min_element(all->begin(), all->end(),
                                             [&](const auto& a, const auto& b) { return rank(a) < rank(b); });

@@ -85,6 +85,7 @@ struct EventLoop::Shared {
     Id next_id = wake_id + 1;
     Id running = wake_id;
     bool ending = false;
+    bool looks = false;  // without sleeping
 
     bool here() const { return thread.get_id() == std::this_thread::get_id(); }
     int timeout_ms();
@@ -92,7 +93,7 @@ struct EventLoop::Shared {
     void dispatch(std::span<const epoll_event> events);
     void dispatch(const epoll_event& event);
     bool call_due(Time now);
-    void call_posted();
+    bool call_posted();
     std::shared_ptr<Entry> begin(Id id);
     void end(std::shared_ptr<Entry> entry);
 };
@@ -107,11 +108,12 @@ void EventLoop::Shared::run() {
     std::array<epoll_event, max_events> events;
     Time sleeps_from{};
     for (Time now{};;) {
+        const bool sleeps = now >= sleeps_from;
         {
             const std::lock_guard lock(mutex);
             if (ending) return;
+            looks = !sleeps;
         }
-        const bool sleeps = now >= sleeps_from;
         const int count = ::epoll_wait(epoll.get(), events.data(), max_events, sleeps ? timeout_ms() : 0);
         // Interrupted by a signal, it found nothing.
         dispatch(std::span(events).first(static_cast<std::size_t>(std::max(count, 0))));
@@ -119,7 +121,7 @@ void EventLoop::Shared::run() {
         if (count > 0) sleeps_from = now + awake;
         if (!sleeps && count == 0) std::this_thread::yield();
         while (call_due(now)) continue;
-        call_posted();
+        if (call_posted()) sleeps_from = now + awake;
     }
 }
 
@@ -190,23 +192,25 @@ bool EventLoop::Shared::call_due(Time now) {
     return true;
 }
 
-// Those that are there now: what they post themselves waits until descriptors had their turn.
-void EventLoop::Shared::call_posted() {
+// Those that are there now: what they post themselves waits until descriptors had their turn. True where there were any.
+bool EventLoop::Shared::call_posted() {
     std::size_t count = 0;
     {
         const std::lock_guard lock(mutex);
         count = posted.size();
     }
+    const bool any = count > 0;
     for (; count > 0; --count) {
         std::function<void()> task;
         {
             const std::lock_guard lock(mutex);
-            if (ending) return;
+            if (ending) return any;
             task = std::move(posted.front());
             posted.pop_front();
         }
         task();
     }
+    return any;
 }
 
 Result<std::unique_ptr<EventLoop>> EventLoop::create(std::string name, std::chrono::microseconds awake) {
@@ -301,12 +305,14 @@ void EventLoop::remove(Id id) {
 }
 
 bool EventLoop::post(std::function<void()> task) {
+    bool looks = false;
     {
         const std::lock_guard lock(shared_->mutex);
         if (shared_->ending) return false;
         shared_->posted.push_back(std::move(task));
+        looks = shared_->looks;
     }
-    if (!shared_->here()) shared_->wake.signal();
+    if (!looks && !shared_->here()) shared_->wake.signal();
     return true;
 }
 

@@ -89,6 +89,8 @@ public:
     // Since the last question threads of backends went on with it, or a look of somebody who drives did.
     bool driven_beside() { return driven_beside_.exchange(false, std::memory_order_relaxed); }
     bool moved_in_look() { return moved_in_look_.exchange(false, std::memory_order_relaxed); }
+    // What the next step waits for has come.
+    bool wants_step() const { return wants_step_.load(std::memory_order_relaxed); }
     // When it has to be stepped again, whatever happens before; as of the last step.
     Clock::time_point wake_by() const { return wake_by_.load(std::memory_order_relaxed); }
 
@@ -156,7 +158,7 @@ protected:
     std::optional<Result<Receipt>> result_;
     std::atomic<bool> needs_driving_{true};
     bool on_stream_ = false;
-    std::atomic<bool> driven_beside_{false}, moved_in_look_{false};
+    std::atomic<bool> driven_beside_{false}, moved_in_look_{false}, wants_step_{false};
     std::atomic<Clock::time_point> wake_by_{Clock::time_point::max()};
     std::atomic<Clock::duration> expected_{Clock::duration(0)};
     std::atomic<bool> touches_buffers_{false}, drained_{false};

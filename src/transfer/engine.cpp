@@ -108,6 +108,8 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
     if (job->finished() || abandoned(*job)) return true;
     const CountedWaiter waiter(*job, driver_of(*job));
     const auto until = limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
+    // A look at other pieces can wait: at those of nodes it is a call of the system.
+    if (job->wants_step()) job->step(true);
     Rest rest;
     while (!job->finished()) {
         const Round round = go_on(*job);
@@ -133,7 +135,7 @@ Round Engine::go_on(Activity& job) {
 bool Engine::poll(const std::shared_ptr<Activity>& job) {
     if (abandoned(*job)) return true;
     if (!job->finished()) {
-        machine_->lookout->look();
+        if (!job->wants_step()) machine_->lookout->look();
         job->try_step(false);
     }
     if (!job->finished()) return false;

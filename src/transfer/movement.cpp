@@ -84,6 +84,7 @@ bool Movement::try_step(bool may_block) {
 // A thread that came meanwhile and found the mutex taken has left its work to the holder.
 bool Movement::advance_locked(bool may_block, std::unique_lock<std::mutex> lock) {
     news_.store(false);
+    wants_step_.store(false, std::memory_order_relaxed);
     next_wake_ = Clock::time_point::max();
     const bool moved = advance(may_block);
     set_wake();
@@ -94,7 +95,10 @@ bool Movement::advance_locked(bool may_block, std::unique_lock<std::mutex> lock)
 
 void Movement::ended() {
     news_.store(true);
-    if (!lookout_->drives_beside()) return lookout_->ring();
+    if (!lookout_->drives_beside()) {
+        wants_step_.store(true, std::memory_order_relaxed);
+        return lookout_->ring();
+    }
     lookout_->look();
     while (news_.load()) {
         std::unique_lock lock(mutex_, std::try_to_lock);
@@ -105,6 +109,7 @@ void Movement::ended() {
             (Lookout::looks_here() ? moved_in_look_ : driven_beside_).store(true, std::memory_order_relaxed);
         }
         const bool left = state_ != State::moving || needs_driver();
+        if (left) wants_step_.store(true, std::memory_order_relaxed);
         lock.unlock();
         left ? lookout_->ring() : lookout_->begun_beside();
     }

@@ -102,8 +102,8 @@ void Session::add_places(Bundle& bundle, std::uint64_t request, const std::vecto
 // Small parts of one region go as one frame, where the link scatters; all others as they are.
 class Session::Scattering {
 public:
-    Scattering(Bundle& bundle, std::uint64_t request, bool scatters)
-        : bundle_(bundle), request_(request), scatters_(scatters) {}
+    Scattering(Bundle& bundle, std::uint64_t request, bool scatters, bool may_wait)
+        : bundle_(bundle), request_(request), scatters_(scatters), may_wait_(may_wait) {}
 
     void add(const Part& part) {
         const bool large = !scatters_ || part.size > small_request;
@@ -123,7 +123,9 @@ public:
 private:
     void add_alone(const Part& part) {
         bundle_.add(
-            {{Frame::Kind::push, request_, part.region, part.offset, part.size, 0, 0, part.at}, part.memory});
+            {.frame = {Frame::Kind::push, request_, part.region, part.offset, part.size, 0, 0, part.at},
+             .payload = part.memory,
+             .may_wait = may_wait_});
     }
     void add_together() {
         std::vector<backend::Memory> memory;
@@ -134,6 +136,7 @@ private:
     Bundle& bundle_;
     const std::uint64_t request_;
     const bool scatters_;
+    const bool may_wait_;
     std::vector<Part> parts_;
     Bytes bytes_ = 0;
 };
@@ -146,7 +149,7 @@ void Session::send_push(const Line& line, std::uint64_t number, const Request& r
             if (const auto over = self->let_go(number, bytes, epoch)) over->end();
         };
     });
-    Scattering scattering(bundle, number, line.scatters);
+    Scattering scattering(bundle, number, line.scatters, others_are_on_their_way());
     request.parts->cut(range, backend::max_push, [&](const Part& part) { scattering.add(part); });
     scattering.flush();
 }
@@ -186,7 +189,7 @@ void Session::send_own(const Line& line, const Fetch& part, const std::shared_pt
             if (!slot) self->memory_sent(bytes, epoch);
         };
     });
-    Scattering scattering(bundle, part.request, line.scatters);
+    Scattering scattering(bundle, part.request, line.scatters, others_are_on_their_way());
     auto* from = slot ? static_cast<unsigned char*>(slot->address())
                       : part.region->device_address + part.places[0].offset;
     Bytes at = part.at;
@@ -199,8 +202,10 @@ void Session::send_own(const Line& line, const Fetch& part, const std::shared_pt
     scattering.flush();
 }
 
-void Session::send_question(const Line& line, std::uint64_t number, const Request& request, Range range) {
+void Session::send_question(const Line& line, std::uint64_t number, const Request& request,
+                            Range range) const {
     Bundle bundle(line.link, {});
+    const bool may_wait = others_are_on_their_way();
     const auto ask_for = [&](const Part& part) {
         Frame frame{Frame::Kind::pull, number, part.region, part.offset, part.size, 0, 0, part.at};
         if (request.pass) {
@@ -208,7 +213,7 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
             frame.target = part.target;
             frame.target_offset = part.target_offset;
         }
-        bundle.add({frame});
+        bundle.add({.frame = frame, .may_wait = may_wait});
     };
     if (range.size() == 0) return ask_for(request.parts->first());
     std::vector<Part> small;

@@ -131,6 +131,8 @@ public:
 
 private:
     static constexpr Bytes small_request = Bytes{64} << 10;
+    // With more of them under way, one more may wait for others.
+    static constexpr int few_requests = 2;
     // Bounds of what the other end can make this one keep.
     static constexpr std::size_t most_fetches = std::size_t{1} << 17;
     static constexpr Bytes most_on_the_way = Bytes{64} << 20;
@@ -241,10 +243,11 @@ private:
     void queue_own(const Line& line, std::uint64_t number, const Request& request, Range range);
     static void add_places(Bundle& bundle, std::uint64_t request, const std::vector<Part>& parts,
                            backend::Frame::Kind kind, std::vector<backend::Memory> memory);
-    static void send_question(const Line& line, std::uint64_t number, const Request& request, Range range);
+    void send_question(const Line& line, std::uint64_t number, const Request& request, Range range) const;
     Result<void> ask(const Request& request);
     // Those that wait, where there is room again.
     void ask_waiting();
+    bool others_are_on_their_way() const { return small_.load(std::memory_order_relaxed) > few_requests; }
     Error not_asked_for() const;
     // With the mutex held: takes one that is over off the list.
     Request take(std::map<std::uint64_t, Request>::iterator found);

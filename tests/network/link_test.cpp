@@ -1,4 +1,8 @@
 // Frames over the links of an engine: whole, each once, over one socket or several, from many threads.
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -139,6 +143,56 @@ TEST(Link, FramesMayComeInAnyPortions) {
             EXPECT_EQ(came[i].payload, frames[i].payload) << portion;
         }
     }
+}
+
+// Each is given to the link by itself. The loop's thread sends them where nobody looks, and takes in what comes after a look that
+// was the last.
+TEST(Link, FramesThatMayWaitGoTogether) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
+    constexpr std::size_t count = 70, rounds = 10;  // not all of them in whole groups
+    const Joined joined;
+    test::Ends ends = test::connected();
+    const int socket = test::number_of(std::move(ends.one));
+    const backend::SocketKeys keys = test::test_keys();
+    ASSERT_TRUE(joined.one.link->add(socket, keys).ok());
+    ASSERT_TRUE(joined.other.link->add(test::number_of(std::move(ends.other)), {keys.in, keys.out}).ok());
+    const auto packets = [socket] {
+        tcp_info info{};
+        socklen_t size = sizeof(info);
+        EXPECT_EQ(::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+        return info.tcpi_data_segs_out;
+    };
+    const std::string text = sidestep::test::text_of(8, 1);
+    std::size_t all = 0;
+    const auto least_packets = [&](bool may_wait) {
+        unsigned least = ~0u;
+        for (std::size_t round = 0; round < rounds; ++round) {
+            std::atomic<std::size_t> sent{0};
+            const unsigned before = packets();
+            for (std::size_t i = 0; i < count; ++i) {
+                const backend::Outgoing one{.frame = {Frame::Kind::push, all + i, 1, 0, text.size()},
+                                            .payload = text.data(),
+                                            .may_wait = may_wait};
+                joined.one.link->send_all({&one, 1}, [&] { ++sent; });
+            }
+            all += count;
+            EXPECT_TRUE(test::comes([&] { return sent == count && joined.other.owner->count() == all; }));
+            least = std::min(least, packets() - before);
+        }
+        return least;
+    };
+    const unsigned together = least_packets(true), alone = least_packets(false);
+    EXPECT_LT(2 * together, alone) << together;
+    std::size_t next = 0;
+    for (const Came& one : joined.other.owner->came()) {
+        EXPECT_EQ(one.frame.request, next++) << "in order";
+        EXPECT_EQ(one.payload, text);
+    }
+    const backend::Outgoing held{.frame = {Frame::Kind::pull, 1, 1, 0, 1}, .may_wait = true};
+    joined.one.link->send_all({&held, 1}, {});
+    joined.one.link->look();
+    joined.other.link->send({Frame::Kind::confirm, 1, 0, 0, 1}, nullptr, {});
+    EXPECT_TRUE(test::comes([&] { return joined.one.owner->count() == 1; }));
 }
 
 TEST(Link, WhatIsNotWantedIsDropped) {

@@ -28,8 +28,7 @@ std::unique_ptr<EventLoop> make_loop(std::chrono::microseconds awake = {}) {
 }
 
 struct Ends {
-    Fd one;
-    Fd other;
+    Fd one, other;
 };
 
 Ends make_ends() {
@@ -166,18 +165,17 @@ TEST(EventLoop, TellsAReaderTheEndOfAPipe) {
 }
 
 TEST(EventLoop, CallsWhatIsPostedInItsOrder) {
-    const auto loop = make_loop();
+    const auto awake = milliseconds(1);  // also where it falls asleep
+    const auto loop = make_loop(awake);
     std::vector<int> seen;
     std::thread::id thread;
     for (int i = 0; i < 100; ++i)
-        EXPECT_TRUE(loop->post([&, i] {
-            thread = std::this_thread::get_id();
-            seen.push_back(i);
-        }));
+        EXPECT_TRUE(loop->post([&, i] { thread = std::this_thread::get_id(), seen.push_back(i); }));
     settle(*loop);
     ASSERT_EQ(seen.size(), 100u);
     for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], static_cast<int>(i));
     EXPECT_NE(thread, std::this_thread::get_id());
+    for (int i = 0; i < 200; ++i, settle(*loop)) std::this_thread::sleep_for(awake);
 }
 
 // A task that posts itself again and again keeps no descriptor, no time and no remove() waiting.

@@ -242,6 +242,38 @@ TEST(Driving, WhileSomebodyWaitsTheEnginesThreadDoesNotLook) {
     EXPECT_LT(others, looks / 4);
 }
 
+// One look ends several, and each look at what nodes have sent is a call of the system.
+TEST(Driving, WhoWaitsForWhatHasEndedDoesNotLook) {
+    const auto here = std::this_thread::get_id();
+    for (const bool drive_beside : {false, true}) {
+        int looks = 0;
+        std::atomic<bool> hangs{true};
+        test::FakeBackend::Script script;
+        script.looks = 0;
+        script.hang = [&](std::size_t piece) {
+            if (piece < 2) return false;
+            if (std::this_thread::get_id() == here) ++looks;
+            return hangs.load();
+        };
+        test::EngineRig rig(script, 4_KiB);
+        rig.engine = std::make_unique<transfer::Engine>(rig.topology, rig.registry, 10s, drive_beside);
+        const Allocation pinned = *rig.fake->allocate(Place::host(), 4_KiB, MemoryKind::pinned);
+        const auto submit = [&] {
+            return rig.engine->submit(pinned.buffer(), rig.target.buffer(), {}, nullptr);
+        };
+        const auto first = submit(), second = submit(), third = submit();
+        rig.engine->wait(first, 0ns);
+        const int before = std::exchange(looks, 0);
+        EXPECT_GT(before, 0);
+        rig.engine->wait(second, 0ns);
+        EXPECT_TRUE(second->finished() && second->result());
+        EXPECT_EQ(looks, 0) << drive_beside;
+        hangs = false;
+        rig.engine->wait(third, 0ns);
+        EXPECT_TRUE(third->result());
+    }
+}
+
 // The thread need not be woken for it at once, but it comes to it: out of a nap, out of its sleep, and away from what it has besides.
 TEST(Driving, SomethingSmallThatNobodyWaitsForEnds) {
     test::EngineRig rig({.looks = 3}, 4_KiB);
