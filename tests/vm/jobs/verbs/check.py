@@ -14,8 +14,8 @@ CARD = os.environ["SIDESTEP_TEST_VERBS"]
 ADDRESS = "10.9.0.1"
 PORT = 18515
 # Whoever speaks over a bare socket is no RDMA card. These, and no others, are skipped.
-BARE = ("Link.FramesMayComeInAnyPortions Link.WhoSaidLaterIsAskedAgainWhenResumed Link.NoResumeIsLost "
-        "Link.WhoWaitsForOneOfFewPlacesGetsIt Link.WhatWasThereBeforeTheSocketIsTakenIn "
+BARE = ("Link.FramesMayComeInAnyPortions Link.FramesThatMayWaitGoTogether Link.WhoSaidLaterIsAskedAgainWhenResumed "
+        "Link.NoResumeIsLost Link.WhoWaitsForOneOfFewPlacesGetsIt Link.WhatWasThereBeforeTheSocketIsTakenIn "
         "Link.SentIsToldWhenTheBytesAreGone LinkEnd.GarbageEndsTheLink LinkEnd.WhoHangsUpLeavesNothingBehind "
         "LinkEnd.EngineEndsWhatIsLeft LinkEnd.ItsOwnerMayGoAtAnyTime").split()
 # Those of one engine and of an emulated processor's patience are left out.
