@@ -110,6 +110,7 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
         for (const backend::Outgoing& out : frames.first(frames.size() - 1)) enqueue(out, {});
         enqueue(frames.back(), std::move(sent));
         if (first && frames.size() == 1 && frames.front().may_wait && hold()) return {};
+        held_ = false;
         if (first && size <= sent_at_once)
             done = flush(lock, told, false);
         else if (!sending_)  // who sends looks at what is left
@@ -119,7 +120,7 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
     return done;
 }
 
-// One frame costs the kernel nearly as much as many: 64 copies of 8 B at a time went at 64,000 to 75,000 a second each by itself
+// One frame costs the kernel nearly as much as many: each by itself, copies of 8 B went at 65,000 to 81,000 a second with 64 under way
 // (docs/lab-book.md, "Between machines, over TCP").
 bool Wire::hold() {
     if (queue_.size() >= most_held || queued() > most_held_bytes || sending_) return false;
@@ -268,7 +269,8 @@ Result<void> Wire::take_in(backend::LinkOwner& owner) {
 }
 
 void Wire::look_again() {
-    loop_.post([go = run_, this] { go([this](backend::LinkOwner& owner) { return look(owner); }); });
+    loop_.post(
+        [go = run_, this] { go([this](backend::LinkOwner& owner) { return take(owner, Looks::loop); }); });
 }
 
 // The next step reads the socket.

@@ -63,8 +63,9 @@ private:
     };
     enum class Move { went_on, nothing_there, must_wait };
 
-    Result<void> serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready);
     using Clock = std::chrono::steady_clock;
+
+    Result<void> serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready);
     enum class Looks { loop, waiter };
     Result<void> take(backend::LinkOwner& owner, Looks who);
     bool is_left_to_waiter() const;
@@ -74,7 +75,7 @@ private:
         return held_.load(std::memory_order_relaxed) &&
                Clock::now() - held_since_.load(std::memory_order_relaxed) >= time;
     }
-    // On the loop's thread, until nothing is held.
+    // Its thread, soon, and until nothing is held. False where the loop is ending.
     bool look_at_held();
     Result<void> flush_held();
     // With the mutex held.

@@ -11,7 +11,6 @@
 #include "base/thread.hpp"
 
 namespace sidestep::transfer {
-
 namespace {
 
 using std::chrono::microseconds;
@@ -177,8 +176,7 @@ Round DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities,
         }
         if (!activity->finished()) continue;
         auto taken = activity->completion().take_calls();
-        calls.insert(calls.end(), std::make_move_iterator(taken.begin()),
-                     std::make_move_iterator(taken.end()));
+        std::ranges::move(taken, std::back_inserter(calls));
     }
     activities.clear();
     for (auto& call : calls) std::exchange(call, nullptr)();

@@ -17,10 +17,9 @@ struct Round {
     Lookout::Mark mark;  // read before
     bool left = false;   // pieces are in flight whose ends only a look tells of
     bool moved = false;
-    bool driven_beside = false;  // threads of backends went on with it
-    bool on_stream = false;      // something of it is on a caller's stream
-    Lookout::Clock::duration
-        expected{};  // from the last move to the next end, where somebody waits for it; zero: not known
+    bool driven_beside = false;           // threads of backends went on with it
+    bool on_stream = false;               // something of it is on a caller's stream
+    Lookout::Clock::duration expected{};  // from the last move to the next end; zero: not known
     Lookout::Clock::time_point wake_by = Lookout::Clock::time_point::max();
 
     void add(Activity& activity);  // after its step

@@ -110,8 +110,7 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
     const auto until = limit.count() > 0 ? Clock::now() + limit : Clock::time_point::max();
     // A look at other pieces can wait: at those of nodes it is a call of the system.
     if (job->wants_step()) job->step(true);
-    Rest rest;
-    while (!job->finished()) {
+    for (Rest rest; !job->finished();) {
         const Round round = go_on(*job);
         if (job->finished()) break;
         // Also while bytes move: who waits for a time wants to look at the copy then, or to cancel it.
@@ -123,10 +122,8 @@ bool Engine::wait(const std::shared_ptr<Activity>& job, std::chrono::nanoseconds
 }
 
 Round Engine::go_on(Activity& job) {
-    Round round;
-    round.mark = machine_->lookout->mark();
-    round.left = machine_->lookout->look();
-    round.moved = job.step(true);
+    Lookout& lookout = *machine_->lookout;
+    Round round{.mark = lookout.mark(), .left = lookout.look(), .moved = job.step(true)};
     round.expected = job.expected();
     round.add(job);
     return round;

@@ -95,10 +95,8 @@ bool Movement::advance_locked(bool may_block, std::unique_lock<std::mutex> lock)
 
 void Movement::ended() {
     news_.store(true);
-    if (!lookout_->drives_beside()) {
-        wants_step_.store(true, std::memory_order_relaxed);
-        return lookout_->ring();
-    }
+    wants_step_.store(true, std::memory_order_relaxed);
+    if (!lookout_->drives_beside()) return lookout_->ring();
     lookout_->look();
     while (news_.load()) {
         std::unique_lock lock(mutex_, std::try_to_lock);
@@ -109,7 +107,7 @@ void Movement::ended() {
             (Lookout::looks_here() ? moved_in_look_ : driven_beside_).store(true, std::memory_order_relaxed);
         }
         const bool left = state_ != State::moving || needs_driver();
-        if (left) wants_step_.store(true, std::memory_order_relaxed);
+        wants_step_.store(left, std::memory_order_relaxed);
         lock.unlock();
         left ? lookout_->ring() : lookout_->begun_beside();
     }
