@@ -123,7 +123,7 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
 // One frame costs the kernel nearly as much as many: each by itself, copies of 8 B went at 65,000 to 81,000 a second with 64 under way
 // (docs/lab-book.md, "Between machines, over TCP").
 bool Wire::hold() {
-    if (queue_.size() >= most_held || queued() > most_held_bytes || sending_) return false;
+    if (queue_.size() >= most_held || queued() > most_held_bytes) return false;
     if (held_) return true;
     if (!loop_holds_ && !look_at_held()) return false;
     held_since_ = Clock::now();

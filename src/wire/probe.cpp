@@ -57,14 +57,13 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Result<std::unique_ptr<Probe>> Probe::open(std::shared_ptr<Peer> peer, std::size_t sockets) {
-    if (sockets > Probes::most_of_one)
-        return Error{
-            ErrorCode::invalid_argument,
-            fmt::format("a probe has {} sockets at most, not {}", Probes::most_of_one, sockets),
-            "probe",
-            {}};
+    if (sockets > Probes::most_of_probe)
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("a probe has {} sockets at most, not {}", Probes::most_of_probe, sockets),
+                     "probe",
+                     {}};
     const std::size_t count =
-        sockets > 0 ? sockets : std::min(peer->most_useful_sockets(), Probes::most_of_one);
+        sockets > 0 ? sockets : std::min(peer->most_useful_sockets(), Probes::most_of_probe);
     std::unique_ptr<Probe> probe(new Probe(std::move(peer), count));
     SIDESTEP_CHECK(probe->make_ready());
     // A node that has too many hangs up on a socket that it has let in.

@@ -35,8 +35,8 @@ constexpr std::uint64_t most_echoes = std::uint64_t{1} << 20;
 class Probes {
 public:
     static constexpr std::size_t most = 64;
-    static constexpr std::size_t most_of_one = 16;  // comparison
-    static constexpr std::size_t most_of_client = 2 * most_of_one;
+    static constexpr std::size_t most_of_probe = 16;  // sockets
+    static constexpr std::size_t most_of_client = 2 * most_of_probe;
     struct Limits {
         std::chrono::milliseconds idle{10'000};  // a socket on which nothing moves for that long is closed,
         std::chrono::milliseconds longest{120'000};  // and one that has not done by then what was asked
