@@ -82,7 +82,8 @@ private:
 };
 
 // Plain sockets to a node (Context::probe_network): loops of send and recv, a thread for each socket, by which copies
-// to it are measured. The bytes mean nothing and are kept nowhere. Move-only; one thread at a time.
+// to it are measured. The bytes mean nothing. Each socket goes through memory of its own at both ends, as much as it
+// moves and 16 MiB at most. Move-only; one thread at a time.
 class SIDESTEP_API NetworkProbe {
 public:
     NetworkProbe(NetworkProbe&&) noexcept;

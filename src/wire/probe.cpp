@@ -28,20 +28,12 @@ Result<void> ask(const driver::PlainSocket& socket, char what, std::uint64_t cou
     return socket.send(head.data(), head.size());
 }
 
-Result<void> move(const driver::PlainSocket& socket, std::vector<char>& memory, char what, Bytes bytes) {
+Result<void> move(const driver::PlainSocket& socket, ProbeLoop& loop, char what, Bytes bytes) {
     SIDESTEP_CHECK(ask(socket, what, bytes));
-    while (bytes > 0) {
-        const Bytes most = std::min<Bytes>(bytes, memory.size());
-        if (what == probe::drain) {
-            SIDESTEP_CHECK(socket.send(memory.data(), most));
-            bytes -= most;
-        } else {
-            SIDESTEP_TRY(const Bytes got, socket.receive_some(memory.data(), most));
-            bytes -= got;
-        }
-    }
+    if (what == probe::give) return loop.receive(socket, bytes, ProbeLoop::Clock::time_point::max());
+    SIDESTEP_CHECK(loop.send(socket, bytes, ProbeLoop::Clock::time_point::max()));
     char done = 0;
-    return what == probe::drain ? socket.receive(&done, 1) : Result<void>();
+    return socket.receive(&done, 1);
 }
 
 Result<void> check(std::uint64_t count, std::uint64_t most) {
@@ -78,7 +70,7 @@ Result<void> Probe::make_ready() {
     for (std::size_t i = 0; i < count_; ++i) {
         SIDESTEP_TRY(driver::TcpSocket socket, peer_->probe_socket(until));
         SIDESTEP_TRY(auto plain, driver::PlainSocket::make(std::move(socket), Probes::Limits{}.idle));
-        lines_.push_back({std::move(plain), std::vector<char>(static_cast<std::size_t>(probe::block), 'p')});
+        lines_.push_back({std::move(plain), {}});
     }
     used_ = Clock::now();
     return {};
@@ -91,10 +83,11 @@ Result<double> Probe::all(char what, Bytes bytes) {
     const auto part = [&](std::size_t i) { return bytes / count_ + (i < bytes % count_ ? 1 : 0); };
     const auto one = [&](std::size_t i) {
         const Result<void> moved =
-            part(i) > 0 ? move(lines_[i].socket, lines_[i].memory, what, part(i)) : Result<void>();
+            part(i) > 0 ? move(lines_[i].socket, lines_[i].loop, what, part(i)) : Result<void>();
         if (!moved) errors[i] = moved.error();
     };
-    // The threads are there before the time begins.
+    // The threads and their memory are there before the time begins.
+    for (std::size_t i = 0; i < lines_.size(); ++i) lines_[i].loop.prepare(part(i));
     std::latch begin(1);
     std::vector<std::thread> threads;
     for (std::size_t i = 1; i < lines_.size() && part(i) > 0; ++i) {

@@ -8,6 +8,7 @@
 
 #include "driver/plain_socket.hpp"
 #include "wire/peer.hpp"
+#include "wire/probe_loop.hpp"
 
 namespace sidestep::wire {
 
@@ -30,7 +31,7 @@ private:
     using Clock = std::chrono::steady_clock;
     struct Line {
         driver::PlainSocket socket;
-        std::vector<char> memory;
+        ProbeLoop loop;
     };
 
     Probe(std::shared_ptr<Peer> peer, std::size_t count) : peer_(std::move(peer)), count_(count) {}

@@ -4,50 +4,22 @@
 #include <array>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "wire/probe_loop.hpp"
 
 namespace sidestep::wire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Result<void> in_time(Clock::time_point until) {
-    if (Clock::now() < until) return {};
-    return Error{ErrorCode::timed_out, "a probe took too long", "probe", {}};
-}
-
-Result<void> drain(const driver::PlainSocket& socket, std::vector<char>& memory, Bytes bytes,
-                   Clock::time_point until) {
-    while (bytes > 0) {
-        SIDESTEP_CHECK(in_time(until));
-        SIDESTEP_TRY(const Bytes got,
-                     socket.receive_some(memory.data(), std::min<Bytes>(bytes, memory.size())));
-        bytes -= got;
-    }
-    const char done = probe::drain;
-    return socket.send(&done, 1);
-}
-
-Result<void> give(const driver::PlainSocket& socket, const std::vector<char>& memory, Bytes bytes,
-                  Clock::time_point until) {
-    while (bytes > 0) {
-        SIDESTEP_CHECK(in_time(until));
-        const Bytes part = std::min<Bytes>(bytes, memory.size());
-        SIDESTEP_CHECK(socket.send(memory.data(), part));
-        bytes -= part;
-    }
-    return {};
-}
-
 Result<void> echo(const driver::PlainSocket& socket, std::uint64_t count, Clock::time_point until) {
     std::array<char, probe::message> message{};
     for (; count > 0; --count) {
-        SIDESTEP_CHECK(in_time(until));
+        if (Clock::now() >= until) return Error{ErrorCode::timed_out, "a probe took too long", "probe", {}};
         SIDESTEP_CHECK(socket.receive(message.data(), message.size()));
         SIDESTEP_CHECK(socket.send(message.data(), message.size()));
     }
@@ -55,15 +27,21 @@ Result<void> echo(const driver::PlainSocket& socket, std::uint64_t count, Clock:
 }
 
 // One thing that the client wants.
-Result<void> answer(const driver::PlainSocket& socket, std::vector<char>& memory,
-                    std::chrono::milliseconds longest) {
+Result<void> answer(const driver::PlainSocket& socket, ProbeLoop& loop, std::chrono::milliseconds longest) {
     std::array<char, probe::head_bytes> head{};
     SIDESTEP_CHECK(socket.receive(head.data(), head.size()));
     std::uint64_t count = 0;
     std::memcpy(&count, head.data() + 1, sizeof(count));
     const Clock::time_point until = Clock::now() + longest;
-    if (head[0] == probe::drain && count <= probe::most_bytes) return drain(socket, memory, count, until);
-    if (head[0] == probe::give && count <= probe::most_bytes) return give(socket, memory, count, until);
+    if (head[0] == probe::drain && count <= probe::most_bytes) {
+        loop.prepare(count);
+        SIDESTEP_CHECK(loop.receive(socket, count, until));
+        return socket.send(&probe::drain, 1);
+    }
+    if (head[0] == probe::give && count <= probe::most_bytes) {
+        loop.prepare(count);
+        return loop.send(socket, count, until);
+    }
     if (head[0] == probe::echo && count <= probe::most_echoes) return echo(socket, count, until);
     return Error{ErrorCode::invalid_argument, "a probe asks for what there is not", "probe", {}};
 }
@@ -95,9 +73,9 @@ Result<void> Probes::add(std::uint64_t client, driver::TcpSocket socket) {
 }
 
 void Probes::run(std::uint64_t number, const driver::PlainSocket& socket) {
-    std::vector<char> memory(static_cast<std::size_t>(probe::block), 'p');
+    ProbeLoop loop;
     Result<void> done;
-    while (done) done = answer(socket, memory, limits_.longest);
+    while (done) done = answer(socket, loop, limits_.longest);
     if (done.error().code != ErrorCode::end_of_file)
         base::log(base::LogLevel::info, fmt::format("a probe has ended: {}", done.error().message));
     // The other end sees it now, not only when the last holder of the socket lets go.

@@ -1,5 +1,5 @@
 // The node's end of plain sockets that a client measures with: what comes is dropped, what goes means nothing. It
-// touches no memory but a buffer of its own, so whoever belongs to a session may have it.
+// touches no memory but its own, so whoever belongs to a session may have it.
 //
 // The client says a letter and a number (8 bytes, lowest first) for each thing it wants:
 //   d N   sends N bytes, which are dropped; is answered one byte then
@@ -25,7 +25,6 @@ constexpr char drain = 'd';
 constexpr char give = 's';
 constexpr char echo = 'e';
 constexpr std::size_t head_bytes = 1 + 8;
-constexpr Bytes block = Bytes{256} << 10;  // of one call of the kernel
 constexpr std::size_t message = 8;
 constexpr Bytes most_bytes = Bytes{1} << 40;
 constexpr std::uint64_t most_echoes = std::uint64_t{1} << 20;

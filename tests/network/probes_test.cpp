@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 #include "tests/network/loopback.hpp"
+#include "wire/probe_loop.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -54,7 +55,7 @@ TEST_F(ProbesTest, DrainsGivesAndEchoes) {
     start();
     const auto socket = client();
     EXPECT_EQ(probes->count(), 1u);
-    for (const std::size_t bytes : {std::size_t{1}, std::size_t{1'000'003}}) {
+    for (const std::size_t bytes : {std::size_t{1}, std::size_t{1'000'003}, std::size_t{40'000'003}}) {
         say(socket, request('d', bytes) + std::string(bytes, 'x'));
         EXPECT_EQ(hear(socket, 1), "d");
         say(socket, request('s', bytes));
@@ -64,6 +65,26 @@ TEST_F(ProbesTest, DrainsGivesAndEchoes) {
     EXPECT_EQ(hear(socket, 8), "12345678");
     say(socket, "abcdefgh" + request('d', 0));
     EXPECT_EQ(hear(socket, 9), "abcdefghd");
+}
+
+// So a large amount does not stay in the caches of processors.
+TEST(ProbeLoopTest, GoesThroughItsMemory) {
+    test::Ends ends = test::connected();
+    const auto sender = driver::PlainSocket::make(std::move(ends.one), std::chrono::seconds(60)).value();
+    const auto receiver = driver::PlainSocket::make(std::move(ends.other), std::chrono::seconds(60)).value();
+    std::string sent;
+    for (int number = 0; sent.size() < 1'000'000; ++number) sent += std::to_string(number);
+    ProbeLoop loop;
+    loop.prepare(sent.size());
+    const auto until = ProbeLoop::Clock::now() + std::chrono::seconds(60);
+    const auto there = std::async(std::launch::async, [&] { return sender.send(sent.data(), sent.size()); });
+    ASSERT_TRUE(loop.receive(receiver, sent.size(), until).ok());
+    auto back = std::async(std::launch::async, [&] { return loop.send(receiver, sent.size(), until); });
+    std::string got(sent.size(), '\0');
+    ASSERT_TRUE(sender.receive(got.data(), got.size()).ok());
+    EXPECT_TRUE(back.get().ok());
+    EXPECT_TRUE(got == sent);
+    EXPECT_EQ(loop.send(receiver, 1, ProbeLoop::Clock::now()).error().code, ErrorCode::timed_out);
 }
 
 TEST_F(ProbesTest, WhatThereIsNotIsHungUpOn) {
