@@ -72,22 +72,12 @@ bool Wire::is_left_to_waiter() const {
 }
 
 void Wire::enqueue(const backend::Outgoing& out, std::function<void()> sent) {
-    const Bytes size = out.frame.has_payload() ? out.frame.size : 0;
-    const Bytes first = out.parts.empty() ? size : out.parts.front().size;
-    const void* const payload = out.parts.empty() ? out.payload : out.parts.front().address;
-    queue_.push_back({backend::to_bytes(out.frame),
-                      backend::frame_bytes,
-                      static_cast<const unsigned char*>(payload),
-                      first,
-                      0,
-                      out.finish,
-                      {}});
-    for (std::size_t i = 1; i < out.parts.size(); ++i) {
-        const backend::Memory& part = out.parts[i];
-        if (part.size == 0) continue;  // nothing would ever take it off
-        queue_.push_back({{}, 0, static_cast<const unsigned char*>(part.address), part.size, 0, nullptr, {}});
-    }
-    queue_.back().sent = std::move(sent);
+    Waiting& next = queue_.emplace_back();
+    next.head = backend::to_bytes(out.frame);
+    next.payload = {const_cast<void*>(out.payload), out.frame.has_payload() ? out.frame.size : 0};
+    next.parts = out.parts;
+    next.finish = out.finish;
+    next.sent = std::move(sent);
 }
 
 Result<void> Wire::send(const Frame& frame, const void* payload, std::function<void()> sent) {
@@ -181,12 +171,13 @@ Result<bool> Wire::send_some(std::unique_lock<std::mutex>& lock, Told& told) {
     for (Waiting& out : queue_) {
         if (count + 2 > most_parts || room == 0) break;
         if (out.finish != nullptr) unfinished.push_back(&out);
-        if (out.gone < out.head_size) parts[count++] = {out.head.data() + out.gone, out.head_size - out.gone};
-        const Bytes payload_gone = out.gone > out.head_size ? out.gone - out.head_size : 0;
-        const Bytes left = out.size - payload_gone;
-        const Bytes part = std::min(left, room);
-        if (part > 0) parts[count++] = {out.payload + payload_gone, part};
-        room = part < left ? 0 : room - part;
+        if (out.gone < out.head.size())
+            parts[count++] = {out.head.data() + out.gone, out.head.size() - out.gone};
+        Walk walk;
+        walk.step_on(out.all_parts(), out.gone - std::min<Bytes>(out.gone, out.head.size()));
+        const Bytes left = std::min(out.left(), out.payload.size);
+        const Bytes listed = walk.list(out.all_parts(), std::min(left, room), parts, count);
+        room = listed < left ? 0 : room - listed;
     }
     for (std::size_t i = 0; i < count; ++i) given += parts[i].size;
     lock.unlock();
@@ -201,7 +192,7 @@ Result<bool> Wire::send_some(std::unique_lock<std::mutex>& lock, Told& told) {
 // Nothing of it has gone: the head is the first. Nobody else touches what is in the queue.
 void Wire::finish(Waiting& out) {
     const auto frame = backend::parse_frame(out.head.data());
-    if (frame) out.head = backend::to_bytes(out.finish(*frame, out.payload));
+    if (frame) out.head = backend::to_bytes(out.finish(*frame, out.payload.address));
     out.finish = nullptr;
 }
 
@@ -209,10 +200,10 @@ void Wire::take_off(Bytes bytes, Told& told) {
     queued_.fetch_sub(bytes, std::memory_order_relaxed);
     while (bytes > 0) {
         Waiting& out = queue_.front();
-        const Bytes step = std::min(bytes, out.head_size + out.size - out.gone);
+        const Bytes step = std::min(bytes, out.left());
         out.gone += step;
         bytes -= step;
-        if (out.gone < out.head_size + out.size) return;
+        if (out.left() > 0) return;
         if (out.sent) told.push_back(std::move(out.sent));
         queue_.pop_front();
     }
@@ -326,26 +317,22 @@ void Wire::land(Landing landing) {
     landing_ = std::move(landing);
     whole_ = {landing_.address, frame_.size};
     there_ = 0;
-    place_ = 0;
-    in_place_ = 0;
+    walk_ = {};
     step_on(0);  // past parts without bytes
 }
 
 void Wire::step_on(Bytes bytes) {
     there_ += bytes;
-    if (landing_.kind != Landing::Kind::here) return;
-    in_place_ += bytes;
-    const auto all = places();
-    while (place_ < all.size() && in_place_ >= all[place_].size) in_place_ -= all[place_++].size;
+    if (landing_.kind == Landing::Kind::here) walk_.step_on(places(), bytes);
 }
 
 void Wire::take_from_buffer(Bytes bytes) {
     while (bytes > 0) {
         Bytes step = bytes;
         if (landing_.kind == Landing::Kind::here) {
-            const backend::Memory& place = places()[place_];
-            step = std::min(bytes, place.size - in_place_);
-            std::memcpy(static_cast<unsigned char*>(place.address) + in_place_, buffer_.get() + begin_, step);
+            const backend::Memory place = walk_.next(places());
+            step = std::min(bytes, place.size);
+            std::memcpy(place.address, buffer_.get() + begin_, step);
         }
         begin_ += step;
         bytes -= step;
@@ -356,14 +343,7 @@ void Wire::take_from_buffer(Bytes bytes) {
 Result<Wire::Move> Wire::take_from_socket(Bytes bytes) {
     std::array<TcpSocket::Room, backend::most_places> rooms;
     std::size_t count = 0;
-    Bytes wanted = 0;
-    const auto all = places();
-    for (std::size_t i = place_; i < all.size() && count < rooms.size() && wanted < bytes; ++i) {
-        const Bytes gone = i == place_ ? in_place_ : 0;
-        const Bytes size = std::min(all[i].size - gone, bytes - wanted);
-        if (size > 0) rooms[count++] = {static_cast<unsigned char*>(all[i].address) + gone, size};
-        wanted += size;
-    }
+    const Bytes wanted = walk_.list(places(), bytes, rooms, count);
     SIDESTEP_TRY(const auto came, socket_.receive({rooms.data(), count}));
     if (!came) return Move::nothing_there;
     if (*came == 0) return Error{ErrorCode::io_error, "the other machine hung up", "tcp", {}};

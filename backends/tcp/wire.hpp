@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/rails.hpp"
+#include "backends/tcp/walk.hpp"
 #include "driver/event_loop.hpp"
 #include "driver/tls_socket.hpp"
 
@@ -51,15 +52,16 @@ private:
     static constexpr std::size_t most_waiting = std::size_t{1} << 20;  // frames
     static constexpr int most_reads = 64;  // of the socket in one call of look(): others are served too
 
-    // A frame, or one more part of its payload, without a head.
     struct Waiting {
         std::array<unsigned char, backend::frame_bytes> head;
-        Bytes head_size;
-        const unsigned char* payload;
-        Bytes size;                                  // of the payload
-        Bytes gone;                                  // of both
-        decltype(backend::Outgoing::finish) finish;  // the head; null once it is made
+        backend::Memory payload;  // no address where it is in parts
+        std::vector<backend::Memory> parts;
+        Bytes gone = 0;                                        // of head and payload
+        decltype(backend::Outgoing::finish) finish = nullptr;  // the head; null once it is made
         std::function<void()> sent;
+
+        Bytes left() const { return head.size() + payload.size - gone; }
+        Walk::Parts all_parts() const { return parts.empty() ? std::span(&payload, 1) : std::span(parts); }
     };
     enum class Move { went_on, nothing_there, must_wait };
 
@@ -100,7 +102,7 @@ private:
     Result<Move> take_payload(backend::LinkOwner& owner);
     // What follows the frame goes there, from now on.
     void land(backend::Landing landing);
-    std::span<const backend::Memory> places() const {
+    Walk::Parts places() const {
         return landing_.parts.empty() ? std::span(&whole_, 1) : std::span(landing_.parts);
     }
     // Bytes of what follows that have come.
@@ -128,8 +130,7 @@ private:
     backend::Landing landing_;
     backend::Memory whole_;  // the place where there are no parts
     Bytes there_ = 0;        // of what follows the frame
-    std::size_t place_ = 0;  // where the next byte of it goes
-    Bytes in_place_ = 0;
+    Walk walk_;              // through its places
     std::atomic<unsigned> resumed_{0};
     std::atomic<bool> large_{false};              // the last frame
     std::atomic<Clock::time_point> looked_at_{};  // by somebody who waits

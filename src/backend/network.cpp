@@ -1,6 +1,8 @@
 #include "backend/network.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,15 +10,17 @@
 namespace sidestep::backend {
 namespace {
 
-template <typename Number>
-unsigned char* put(unsigned char* to, Number number) {
-    for (std::size_t i = 0; i < sizeof(number); ++i) *to++ = static_cast<unsigned char>(number >> (8 * i));
-    return to;
+// As it lies in the memory of all machines that this is built for.
+static_assert(std::endian::native == std::endian::little);
+
+unsigned char* put(unsigned char* to, std::uint64_t number) {
+    std::memcpy(to, &number, sizeof(number));
+    return to + sizeof(number);
 }
 
 std::uint64_t number_at(const unsigned char* from) {
     std::uint64_t number = 0;
-    for (int i = 7; i >= 0; --i) number = number << 8 | from[i];
+    std::memcpy(&number, from, sizeof(number));
     return number;
 }
 
@@ -71,16 +75,18 @@ std::string to_bytes(std::span<const RegionPart> places) {
 }
 
 Result<std::vector<RegionPart>> parse_places(std::string_view bytes) {
-    const Error wrong{ErrorCode::io_error, "the other machine sent something that is no list of places",
-                      "frame", "use one version of sidestep"};
+    const auto wrong = [] {
+        return Error{ErrorCode::io_error, "the other machine sent something that is no list of places",
+                     "frame", "use one version of sidestep"};
+    };
     if (bytes.empty() || bytes.size() % place_bytes != 0 || bytes.size() / place_bytes > most_places)
-        return wrong;
-    std::vector<RegionPart> places;
+        return wrong();
+    std::vector<RegionPart> places(bytes.size() / place_bytes);
     const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
-    for (; places.size() < bytes.size() / place_bytes; at += place_bytes) {
-        places.push_back({number_at(at), number_at(at + 8)});
-        if (places.back().size > max_push || places.back().offset > ~Bytes{0} - places.back().size)
-            return wrong;
+    for (RegionPart& place : places) {
+        place = {number_at(at), number_at(at + 8)};
+        if (place.size > max_push || place.offset > ~Bytes{0} - place.size) return wrong();
+        at += place_bytes;
     }
     return places;
 }

@@ -89,6 +89,16 @@ struct Memory {
     Bytes size = 0;
 };
 
+// Adds memory that comes next: to the last part where it goes on from there.
+inline void join(std::vector<Memory>& parts, const Memory& next) {
+    if (next.size == 0) return;
+    if (!parts.empty() &&
+        static_cast<unsigned char*>(parts.back().address) + parts.back().size == next.address)
+        parts.back().size += next.size;
+    else
+        parts.push_back(next);
+}
+
 // Where what follows a frame goes. `keeps` is held until it is there.
 struct Landing {
     enum class Kind { here, nowhere, later };
@@ -126,6 +136,10 @@ struct Outgoing {
     bool may_wait = false;
 
     Frame finished() const { return finish != nullptr ? finish(frame, payload) : frame; }
+    static Outgoing of(const Frame& frame, std::vector<Memory> memory) {
+        if (memory.size() == 1) return {frame, memory.front().address};
+        return {frame, nullptr, std::move(memory)};
+    }
 };
 
 // Under which the bytes of a socket are encrypted, in each direction (driver/tls_socket.hpp). Empty: they go as they are.

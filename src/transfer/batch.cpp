@@ -120,16 +120,14 @@ private:
             return Error{ErrorCode::unsupported, "a batch on a stream is not verified", "stream",
                          "verify it later, or copy without a stream"};
         if (stream_ != nullptr) SIDESTEP_CHECK(place_.join(machine_.streams, stream_));
-        Bytes total = 0;
-        for (const BatchCopy& copy : copies)
-            if (copy.from->size() != Buffer::whole) total += copy.from->size();
-        total_.store(total, std::memory_order_relaxed);
-        return add(copies);
+        BatchPlan plan = plan_batch(machine_, options_, stream_ != nullptr, copies);
+        total_.store(plan.bytes, std::memory_order_relaxed);
+        return add(std::move(plan), copies);
     }
 
     // `position_of`: in the batch; empty: as they come.
-    Result<void> add(const std::vector<BatchCopy>& copies, const std::vector<std::size_t>& position_of = {}) {
-        BatchPlan plan = plan_batch(machine_, options_, stream_ != nullptr, copies);
+    Result<void> add(BatchPlan plan, const std::vector<BatchCopy>& copies,
+                     const std::vector<std::size_t>& position_of = {}) {
         const auto position = [&](std::size_t i) { return position_of.empty() ? i : position_of[i]; };
         for (const std::size_t single : plan.singles) {
             const BatchCopy& copy = copies[single];
@@ -334,7 +332,7 @@ private:
                 }
         }
         lost_ = 0;
-        return add(copies, positions);
+        return add(plan_batch(machine_, options_, stream_ != nullptr, copies), copies, positions);
     }
 
     // Copies of their own: begins some where it may block, steps those that run, and counts those that ended.

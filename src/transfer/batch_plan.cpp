@@ -42,11 +42,30 @@ bool fits_group(const BatchCopy& copy, const CopyOptions& options, bool on_strea
     return !overlap(from, to, from.size());
 }
 
+// From the lowest of some ends to behind the highest.
+struct Extent {
+    std::uintptr_t start = std::numeric_limits<std::uintptr_t>::max();
+    std::uintptr_t behind = 0;
+
+    void add(const Buffer& buffer) {
+        start = std::min(start, address_of(buffer));
+        behind = std::max(behind, address_of(buffer) + buffer.size());
+    }
+};
+
 // Copies between the same two places.
 struct Bucket {
     Place from;
     Place to;
     std::vector<std::uint32_t> positions;
+    Extent sources;
+    Extent targets;
+
+    void add(std::uint32_t position, const BatchCopy& copy) {
+        positions.push_back(position);
+        sources.add(*copy.from);
+        targets.add(*copy.to);
+    }
 };
 
 Bucket& bucket_of(std::vector<Bucket>& buckets, const BatchCopy& copy) {
@@ -56,102 +75,83 @@ Bucket& bucket_of(std::vector<Bucket>& buckets, const BatchCopy& copy) {
     // Neighbours often go the same way.
     if (!buckets.empty() && fits(buckets.back())) return buckets.back();
     const auto found = std::ranges::find_if(buckets, fits);
-    if (found != buckets.end()) {
+    if (found != buckets.end())
         std::swap(*found, buckets.back());
-        return buckets.back();
-    }
-    buckets.push_back({copy.from->place(), copy.to->place(), {}});
+    else
+        buckets.push_back({copy.from->place(), copy.to->place(), {}, {}, {}});
     return buckets.back();
 }
 
 // One end of every copy of a bucket, resolved.
 struct Side {
     std::shared_ptr<std::vector<BatchRange>> ranges = std::make_shared<std::vector<BatchRange>>();
-    std::vector<std::uint32_t> range_of;  // by the copy's place in the bucket; none: not described
+    // By the copy's place in the bucket; none: not described. Empty: there is one range.
+    std::vector<std::uint32_t> range_of;
 
-    std::uint32_t range(std::size_t i) const {
-        return range_of.empty() ? 0 : range_of[i];
-    }  // empty: there is one
+    std::uint32_t range(std::size_t i) const { return range_of.empty() ? 0 : range_of[i]; }
 };
 
 // Ranges of one side, tried from the lowest address on: as many ends at a time as were described together the
 // last time, fewer where that fails, and more again after a row of successes.
-class RangeFinder {
-public:
-    // `end`: &BatchCopy::from or &BatchCopy::to, of the copies at `positions`.
-    RangeFinder(const backend::Registry& registry, const Place& place, bool other_is_gpu,
-                const std::vector<BatchCopy>& copies, const std::vector<std::uint32_t>& positions,
-                const Buffer* BatchCopy::*end)
-        : registry_(registry),
-          place_(place),
-          kind_matters_(place.is_gpu() || other_is_gpu),
-          copies_(copies),
-          positions_(positions),
-          end_(end) {}
+struct RangeFinder {
+    const backend::Registry& registry;
+    const std::vector<BatchCopy>& copies;
+    const std::vector<std::uint32_t>& positions;  // of them
+    const Buffer* BatchCopy::*end_of;             // from or to
+    const Place& place;
+    bool kind_matters;
+    std::vector<std::uint32_t> order{};  // by address; empty: as they come
+    Side side{};
 
-    Side find() {
+    // `all`: of all of them.
+    Side find(const Extent& all) {
         // Nearly always they are parts of one allocation, and their order does not matter.
-        if (take(0, positions_.size())) return std::move(side_);
-        order_.resize(positions_.size());
-        std::iota(order_.begin(), order_.end(), 0u);
-        side_.range_of.assign(positions_.size(), none);
-        const auto lower = [this](std::size_t a, std::size_t b) {
-            return end(a).address() < end(b).address();
-        };
-        if (!std::ranges::is_sorted(order_, lower)) std::ranges::sort(order_, lower);
+        if (take(all, 0, positions.size())) return std::move(side);
+        order.resize(positions.size());
+        std::iota(order.begin(), order.end(), 0u);
+        side.range_of.assign(positions.size(), none);
+        const auto address = [this](std::size_t i) { return end(i).address(); };
+        if (!std::ranges::is_sorted(order, {}, address)) std::ranges::sort(order, {}, address);
         // Powers of two: pieces of one size fill an allocation by such a number more often than by another.
-        std::size_t guess = std::max<std::size_t>(std::bit_ceil(order_.size()) / 2, 1);
+        std::size_t guess = std::max<std::size_t>(std::bit_ceil(order.size()) / 2, 1);
         int row = 0;
-        for (std::size_t at = 0; at < order_.size();) {
-            std::size_t count = std::min(guess, order_.size() - at);
-            while (!take(at, count) && count > 1) {
+        for (std::size_t at = 0; at < order.size();) {
+            std::size_t count = std::min(guess, order.size() - at);
+            while (!take(extent(at, count), at, count) && count > 1) {
                 count = guess = std::bit_ceil(count) / 2;
                 row = 0;
             }
             at += count;
-            if (++row < 8) continue;
-            guess *= 2;
-            row = 0;
+            if (++row % 8 == 0) guess *= 2;
         }
-        return std::move(side_);
+        return std::move(side);
     }
 
-private:
-    const Buffer& end(std::size_t i) const { return *(copies_[positions_[i]].*end_); }
+    const Buffer& end(std::size_t i) const { return *(copies[positions[i]].*end_of); }
+
+    Extent extent(std::size_t at, std::size_t count) const {
+        Extent all;
+        for (std::size_t i = at; i < at + count; ++i) all.add(end(order[i]));
+        return all;
+    }
 
     // Whether `count` ends from `at` on lie in one piece of memory of one kind.
-    bool take(std::size_t at, std::size_t count) {
-        std::uintptr_t start = std::numeric_limits<std::uintptr_t>::max();
-        std::uintptr_t behind = 0;
-        for (std::size_t i = at; i < at + count; ++i) {
-            const Buffer& buffer = end(order_.empty() ? i : order_[i]);
-            start = std::min(start, address_of(buffer));
-            behind = std::max(behind, address_of(buffer) + buffer.size());
-        }
-        const Buffer memory = Buffer::memory(place_, reinterpret_cast<void*>(start), behind - start);
-        const auto found = describe(registry_, memory);
+    bool take(const Extent& all, std::size_t at, std::size_t count) {
+        const auto memory = Buffer::memory(place, reinterpret_cast<void*>(all.start), all.behind - all.start);
+        const auto found = describe(registry, memory);
         if (!found) return false;
         MemoryKind kind = found->memory;
         // Memory that is pinned in part counts as pageable, though each end may be pinned; and where managed
         // memory ends is not told.
-        const bool vague = (kind == MemoryKind::pageable && kind_matters_) || kind == MemoryKind::managed;
+        const bool vague = (kind == MemoryKind::pageable && kind_matters) || kind == MemoryKind::managed;
         if (vague && count > 1) return false;
-        if (!kind_matters_) kind = MemoryKind::pageable;  // as for a single copy: not asked
-        const auto range = static_cast<std::uint32_t>(side_.ranges->size());
-        if (!order_.empty())
-            for (std::size_t i = at; i < at + count; ++i) side_.range_of[order_[i]] = range;
-        side_.ranges->push_back({memory, kind});
+        if (!kind_matters) kind = MemoryKind::pageable;  // as for a single copy: not asked
+        const auto range = static_cast<std::uint32_t>(side.ranges->size());
+        if (!order.empty())
+            for (std::size_t i = at; i < at + count; ++i) side.range_of[order[i]] = range;
+        side.ranges->push_back({memory, kind});
         return true;
     }
-
-    const backend::Registry& registry_;
-    const Place place_;
-    const bool kind_matters_;
-    const std::vector<BatchCopy>& copies_;
-    const std::vector<std::uint32_t>& positions_;
-    const Buffer* BatchCopy::*const end_;
-    std::vector<std::uint32_t> order_;  // by address; empty: as they come
-    Side side_;
 };
 
 Prefer preference(const BatchGroup& group, Prefer asked) {
@@ -184,12 +184,12 @@ void plan_bucket(Machine& machine, const CopyOptions& options, bool on_stream,
         plan.singles.insert(plan.singles.end(), bucket.positions.begin(), bucket.positions.end());
         return;
     }
-    const Side from = RangeFinder(machine.registry, bucket.from, bucket.to.is_gpu(), copies, bucket.positions,
-                                  &BatchCopy::from)
-                          .find();
-    const Side to = RangeFinder(machine.registry, bucket.to, bucket.from.is_gpu(), copies, bucket.positions,
-                                &BatchCopy::to)
-                        .find();
+    const bool kind_matters = bucket.from.is_gpu() || bucket.to.is_gpu();
+    const auto side = [&](const Buffer* BatchCopy::*end, const Place& place, const Extent& all) {
+        return RangeFinder{machine.registry, copies, bucket.positions, end, place, kind_matters}.find(all);
+    };
+    const Side from = side(&BatchCopy::from, bucket.from, bucket.sources);
+    const Side to = side(&BatchCopy::to, bucket.to, bucket.targets);
     std::vector<BatchGroup> groups;
     for (std::size_t i = 0; i < bucket.positions.size(); ++i) {
         const std::uint32_t position = bucket.positions[i];
@@ -234,8 +234,9 @@ BatchPlan plan_batch(Machine& machine, const CopyOptions& options, bool on_strea
     BatchPlan plan;
     std::vector<Bucket> buckets;
     for (std::uint32_t i = 0; i < copies.size(); ++i) {
+        if (copies[i].from->size() != Buffer::whole) plan.bytes += copies[i].from->size();
         if (fits_group(copies[i], options, on_stream))
-            bucket_of(buckets, copies[i]).positions.push_back(i);
+            bucket_of(buckets, copies[i]).add(i, copies[i]);
         else
             plan.singles.push_back(i);
     }

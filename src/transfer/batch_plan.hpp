@@ -51,6 +51,7 @@ constexpr Bytes largest_relayed = Bytes{1} << 20;
 struct BatchPlan {
     std::vector<BatchGroup> groups;
     std::vector<std::size_t> singles;  // positions; those that cannot be resolved are among them
+    Bytes bytes = 0;                   // of all whose size is known
 };
 
 // Groups by places and kinds of memory. Describing a buffer costs a call of the driver, so ends are described

@@ -359,13 +359,21 @@ Result<backend::Progress> RemoteBackend::start_batch(std::span<const backend::Pi
                                                      backend::Flight& flight) {
     std::vector<std::pair<Ends, std::vector<Part>>> requests;
     std::map<decltype(std::declval<Ends>().request()), std::size_t> known;  // where in them
+    std::size_t where = 0;
+    const backend::Piece* before = nullptr;
     for (const backend::Piece& piece : pieces) {
         const Ends ends(piece);
         SIDESTEP_CHECK(backend::check_within(piece));
-        SIDESTEP_CHECK(check_ends(ends.from, ends.to));
-        const auto [found, is_new] = known.try_emplace(ends.request(), requests.size());
-        if (is_new) requests.push_back({ends, {}});
-        requests[found->second].second.push_back(ends.part_of(piece));
+        // Neighbours nearly always have the same ends.
+        if (before == nullptr || piece.from != before->from || piece.to != before->to) {
+            SIDESTEP_CHECK(check_ends(ends.from, ends.to));
+            const auto [found, is_new] = known.try_emplace(ends.request(), requests.size());
+            if (is_new) requests.push_back({ends, {}});
+            where = found->second;
+            if (requests.size() == 1) requests.front().second.reserve(pieces.size());
+        }
+        before = &piece;
+        requests[where].second.push_back(ends.part_of(piece));
     }
     // One more than requests, so that it is not over before this returns.
     const auto all = std::make_shared<Together>(flight, requests.size() + 1);

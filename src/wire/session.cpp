@@ -79,12 +79,15 @@ Session::Request Session::take(std::map<std::uint64_t, Request>::iterator found)
 
 // A frame about several parts of one region, neighbours in the request, with the list of them before it.
 void Session::add_places(Bundle& bundle, std::uint64_t request, const std::vector<Part>& parts,
-                         Frame::Kind kind, std::vector<backend::Memory> memory) {
+                         Frame::Kind kind) {
     std::vector<backend::RegionPart> places;
+    places.reserve(2 * parts.size());
+    std::vector<backend::Memory> memory;
     Bytes bytes = 0;
     for (const Part& part : parts) {
         places.push_back({part.offset, part.size});
         bytes += part.size;
+        if (kind == Frame::Kind::scatter) backend::join(memory, {part.memory, part.size});
     }
     const Part& first = parts.front();
     if (first.target != 0)
@@ -96,14 +99,17 @@ void Session::add_places(Bundle& bundle, std::uint64_t request, const std::vecto
     frame.kind = kind;
     frame.size = bytes;
     frame.target = first.target;
-    bundle.add({frame, nullptr, std::move(memory)});
+    bundle.add(backend::Outgoing::of(frame, std::move(memory)));
 }
 
 // Small parts of one region go as one frame, where the link scatters; all others as they are.
 class Session::Scattering {
 public:
-    Scattering(Bundle& bundle, std::uint64_t request, bool scatters, bool may_wait)
-        : bundle_(bundle), request_(request), scatters_(scatters), may_wait_(may_wait) {}
+    // Of a request with so many parts.
+    Scattering(Bundle& bundle, std::uint64_t request, std::size_t parts, bool scatters, bool may_wait)
+        : bundle_(bundle), request_(request), scatters_(scatters), may_wait_(may_wait) {
+        parts_.reserve(scatters ? std::min(parts, backend::most_places) : 0);
+    }
 
     void add(const Part& part) {
         const bool large = !scatters_ || part.size > small_request;
@@ -115,7 +121,7 @@ public:
     }
     void flush() {
         if (parts_.size() == 1) add_alone(parts_.front());
-        if (parts_.size() > 1) add_together();
+        if (parts_.size() > 1) add_places(bundle_, request_, parts_, Frame::Kind::scatter);
         parts_.clear();
         bytes_ = 0;
     }
@@ -127,12 +133,6 @@ private:
              .payload = part.memory,
              .may_wait = may_wait_});
     }
-    void add_together() {
-        std::vector<backend::Memory> memory;
-        for (const Part& part : parts_) memory.push_back({part.memory, part.size});
-        add_places(bundle_, request_, parts_, Frame::Kind::scatter, std::move(memory));
-    }
-
     Bundle& bundle_;
     const std::uint64_t request_;
     const bool scatters_;
@@ -149,7 +149,7 @@ void Session::send_push(const Line& line, std::uint64_t number, const Request& r
             if (const auto over = self->let_go(number, bytes, epoch)) over->end();
         };
     });
-    Scattering scattering(bundle, number, line.scatters, others_are_on_their_way());
+    Scattering scattering(bundle, number, request.parts->count(), line.scatters, others_are_on_their_way());
     request.parts->cut(range, backend::max_push, [&](const Part& part) { scattering.add(part); });
     scattering.flush();
 }
@@ -189,7 +189,7 @@ void Session::send_own(const Line& line, const Fetch& part, const std::shared_pt
             if (!slot) self->memory_sent(bytes, epoch);
         };
     });
-    Scattering scattering(bundle, part.request, line.scatters, others_are_on_their_way());
+    Scattering scattering(bundle, part.request, part.places.size(), line.scatters, others_are_on_their_way());
     auto* from = slot ? static_cast<unsigned char*>(slot->address())
                       : part.region->device_address + part.places[0].offset;
     Bytes at = part.at;
@@ -221,7 +221,7 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
     const std::size_t most = request.pass ? backend::most_places / 2 : backend::most_places;
     const auto flush = [&] {
         if (small.size() == 1) ask_for(small.front());
-        if (small.size() > 1) add_places(bundle, number, small, Frame::Kind::gather, {});
+        if (small.size() > 1) add_places(bundle, number, small, Frame::Kind::gather);
         small.clear();
     };
     request.parts->cut(range, range.size(), [&](const Part& part) {

@@ -242,7 +242,7 @@ private:
     void send_push(const Line& line, std::uint64_t number, const Request& request, Range range);
     void queue_own(const Line& line, std::uint64_t number, const Request& request, Range range);
     static void add_places(Bundle& bundle, std::uint64_t request, const std::vector<Part>& parts,
-                           backend::Frame::Kind kind, std::vector<backend::Memory> memory);
+                           backend::Frame::Kind kind);
     void send_question(const Line& line, std::uint64_t number, const Request& request, Range range) const;
     Result<void> ask(const Request& request);
     // Those that wait, where there is room again.

@@ -106,7 +106,7 @@ Result<Landing> Session::landing_of_answer(const Frame& frame) {
         if (landing.kind == Landing::Kind::later) return landing;
     } else if (landing.address == nullptr) {
         request.parts->cut({frame.offset, frame.offset + frame.size}, frame.size, [&](const Part& part) {
-            landing.parts.push_back({part.memory, part.size});
+            backend::join(landing.parts, {part.memory, part.size});
         });
     }
     request.landing += frame.size;
@@ -131,7 +131,7 @@ Result<Landing> Session::landing_of_scatter(const Frame& frame) {
     for (const backend::RegionPart& place : told->second) {
         if (!(*region)->check(place.offset, place.size)) return Landing{};
         if ((*region)->address != nullptr)
-            landing.parts.push_back({(*region)->address + place.offset, place.size});
+            backend::join(landing.parts, {(*region)->address + place.offset, place.size});
         all += place.size;
     }
     if (all != frame.size) return not_asked_for();

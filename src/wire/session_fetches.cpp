@@ -149,30 +149,25 @@ public:
     void add(const Fetch& part, const Line& line) {
         if (!bundle_ || line.epoch != line_.epoch) begin(line);
         if (!goes_on(part)) flush();
-        Frame& frame = next_.frame;
-        if (next_.parts.empty()) frame = {Frame::Kind::push, part.request, 0, part.at, 0};
-        frame.size += part.size;
+        if (places_ == 0) frame_ = {Frame::Kind::push, part.request, 0, part.at, 0};
+        frame_.size += part.size;
+        places_ += part.places.size();
         const Region& from = *part.region;
         unsigned char* const begin = from.address != nullptr ? from.address : from.device_address;
-        for (const auto& [offset, size] : part.places) next_.parts.push_back({begin + offset, size});
+        for (const auto& [offset, size] : part.places) backend::join(memory_, {begin + offset, size});
         if (kept_.empty() || kept_.back() != part.region) kept_.push_back(part.region);
     }
 
 private:
     bool goes_on(const Fetch& part) const {
-        const Frame& frame = next_.frame;
-        return line_.scatters && next_.parts.size() + part.places.size() <= backend::most_places &&
-               frame.request == part.request && frame.offset + frame.size == part.at &&
-               frame.size + part.size <= together;
+        return line_.scatters && places_ + part.places.size() <= backend::most_places &&
+               frame_.request == part.request && frame_.offset + frame_.size == part.at &&
+               frame_.size + part.size <= together;
     }
     void flush() {
-        if (next_.parts.empty()) return;
-        if (next_.parts.size() == 1) {
-            next_.payload = next_.parts.front().address;
-            next_.parts.clear();
-        }
+        if (std::exchange(places_, 0) == 0) return;
         auto kept = std::make_shared<const std::vector<std::shared_ptr<Region>>>(std::exchange(kept_, {}));
-        bundle_->add(std::exchange(next_, {}), std::move(kept));
+        bundle_->add(backend::Outgoing::of(frame_, std::exchange(memory_, {})), std::move(kept));
     }
     void begin(const Line& line) {
         flush();
@@ -188,7 +183,9 @@ private:
     Session& session_;
     Line line_;
     std::unique_ptr<Bundle> bundle_;
-    backend::Outgoing next_;
+    Frame frame_;  // that is next, and what it brings
+    std::size_t places_ = 0;
+    std::vector<backend::Memory> memory_;
     std::vector<std::shared_ptr<Region>> kept_;
 };
 
@@ -196,7 +193,7 @@ void Session::send_fetches() {
     Answers answers(*this);
     std::shared_ptr<Slots::Slot> slot;
     Line line;
-    while (const auto part = next_fetch(slot, line)) {
+    while (auto part = next_fetch(slot, line)) {
         if (!slot) {
             if (part->into != 0)
                 send_own(line, *part, nullptr);
@@ -209,9 +206,11 @@ void Session::send_fetches() {
             continue;
         }
         Slots::Slot& one = *slot;
-        one.move(std::move(slot), *part->region->out, false, part->places,
-                 [self = shared_from_this(), part = *part](std::shared_ptr<Slots::Slot> filled,
-                                                           const Result<void>& moved) {
+        const Way& way = *part->region->out;
+        auto places = part->places;
+        one.move(std::move(slot), way, false, std::move(places),
+                 [self = shared_from_this(), part = std::move(*part)](std::shared_ptr<Slots::Slot> filled,
+                                                                      const Result<void>& moved) {
                      if (moved)
                          self->send_slot(part, filled);
                      else
@@ -277,18 +276,21 @@ void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& s
 void Session::pass_on(const Fetch& part, unsigned char* slot, std::function<void()> sent) {
     moving(1);
     std::vector<Part> parts;
+    parts.reserve(part.places.size());
     for (std::size_t i = 0; i < part.places.size(); ++i) {
         const auto& [offset, size] = part.places[i];
         parts.push_back({part.to->target, part.to_offsets[i], size,
                          slot != nullptr ? slot : part.region->address + offset});
         if (slot != nullptr) slot += size;
     }
-    part.to->beyond->bring(std::move(parts), [self = shared_from_this(), part,
+    Fetch one{part.region, part.request, part.at, part.to};
+    one.size = part.size;
+    part.to->beyond->bring(std::move(parts), [self = shared_from_this(), one = std::move(one),
                                               sent = std::move(sent)](const Result<void>& there) {
         if (there)
-            self->confirm({Frame::Kind::push, part.request, 0, 0, part.size, 0, 0, part.at});
+            self->confirm({Frame::Kind::push, one.request, 0, 0, one.size, 0, 0, one.at});
         else
-            self->fail_fetch(part, there.error());
+            self->fail_fetch(one, there.error());
         sent();
         self->moving(-1);
     });

@@ -169,5 +169,29 @@ TEST(Places, OtherBytesAreNone) {
         EXPECT_EQ(parse_places(bytes).error().code, ErrorCode::io_error) << bytes.size();
 }
 
+TEST(Join, WhatGoesOnIsOnePart) {
+    unsigned char memory[64];
+    std::vector<Memory> parts;
+    const auto add = [&](std::size_t offset, Bytes size) { join(parts, {memory + offset, size}); };
+    add(8, 4);
+    add(12, 4);
+    add(40, 0);  // nothing lies there
+    add(16, 1);
+    ASSERT_EQ(parts.size(), 1u);
+    EXPECT_EQ(parts[0].address, memory + 8);
+    EXPECT_EQ(parts[0].size, 9u);
+    const Outgoing one = Outgoing::of({Frame::Kind::push, 1, 2, 3, 9}, parts);
+    EXPECT_EQ(one.payload, memory + 8);
+    EXPECT_TRUE(one.parts.empty());
+    add(18, 2);  // a byte further on
+    add(17, 1);  // before it
+    ASSERT_EQ(parts.size(), 3u);
+    EXPECT_EQ(parts[1].address, memory + 18);
+    EXPECT_EQ(parts[2].address, memory + 17);
+    const Outgoing several = Outgoing::of({Frame::Kind::push, 1, 2, 3, 12}, parts);
+    EXPECT_EQ(several.payload, nullptr);
+    EXPECT_EQ(several.parts.size(), 3u);
+}
+
 }  // namespace
 }  // namespace sidestep::backend
