@@ -45,6 +45,7 @@ Result<void> Wire::watch(Run run) {
     SIDESTEP_TRY(
         id_,
         loop_.add(socket_.socket().number(), true, false, [go = run_, this](driver::EventLoop::Ready ready) {
+            if (ready.look && !held_is_due()) return;
             go([this, ready](backend::LinkOwner& owner) { return serve(owner, ready); });
         }));
     return {};
@@ -54,6 +55,7 @@ Result<void> Wire::watch(Run run) {
 Result<void> Wire::serve(backend::LinkOwner& owner, driver::EventLoop::Ready ready) {
     if (ready.ended)
         return Error{ErrorCode::io_error, "the connection to the other machine has ended", "tcp", {}};
+    if (ready.look) return look_at_held();
     if (ready.out) SIDESTEP_CHECK(flush());
     if (!ready.in || is_left_to_waiter()) return {};
     return take(owner, Looks::loop);
@@ -65,7 +67,7 @@ bool Wire::is_left_to_waiter() const {
     const auto now = Clock::now();
     if (large_.load(std::memory_order_relaxed) ||
         now - held_since_.load(std::memory_order_relaxed) >= left_for ||
-        now - looked_at_.load(std::memory_order_relaxed) >= left_for)
+        now - looked_at_.load(std::memory_order_relaxed) >= looked_within)
         return false;
     std::this_thread::yield();
     return true;
@@ -95,7 +97,7 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
         if (dead_) return {};
         if (queue_.size() >= most_waiting)
             return Error{ErrorCode::io_error, "the other machine takes nothing any more", "tcp", {}};
-        const bool first = queue_.empty() || held_;
+        const bool first = queue_.size() == going_ || held_;
         queued_.fetch_add(size + frames.size() * backend::frame_bytes, std::memory_order_relaxed);
         for (const backend::Outgoing& out : frames.first(frames.size() - 1)) enqueue(out, {});
         enqueue(frames.back(), std::move(sent));
@@ -113,25 +115,28 @@ Result<void> Wire::send_all(std::span<const backend::Outgoing> frames, std::func
 // One frame costs the kernel nearly as much as many: each by itself, copies of 8 B went at 65,000 to 81,000 a second with 64 under way
 // (docs/lab-book.md, "Between machines, over TCP").
 bool Wire::hold() {
-    if (queue_.size() >= most_held || queued() > most_held_bytes) return false;
+    if (queue_.size() - going_ >= most_held || queued() - going_bytes_ > most_held_bytes) return false;
     if (held_) return true;
-    if (!loop_holds_ && !look_at_held()) return false;
+    if (!loop_looks_ && !(loop_looks_ = loop_.look_at(id_, true))) return false;
     held_since_ = Clock::now();
     held_ = true;
     return true;
 }
 
-bool Wire::look_at_held() {
-    return loop_holds_ =
-               loop_.post([go = run_, this] { go([this](backend::LinkOwner&) { return flush_held(); }); });
+bool Wire::held_is_due() const {
+    const auto time = held_.load(std::memory_order_relaxed) ? longest_held : left_for;
+    return Clock::now() - held_since_.load(std::memory_order_relaxed) >= time;
 }
 
-Result<void> Wire::flush_held() {
+Result<void> Wire::look_at_held() {
     {
         std::lock_guard lock(mutex_);
-        loop_holds_ = false;
-        if (!held_ || dead_) return {};
-        if (!was_held_for(longest_held) && look_at_held()) return {};
+        if (!held_is_due()) return {};
+        if (!held_) {
+            loop_looks_ = false;
+            loop_.look_at(id_, false);
+            return {};
+        }
     }
     return flush();
 }
@@ -151,16 +156,17 @@ Result<void> Wire::flush(std::unique_lock<std::mutex>& lock, Told& told, bool al
     if (sending_ || dead_) return {};
     sending_ = true;
     held_ = false;
-    Result<bool> more = true;
-    do more = send_some(lock, told);
-    while (more && *more && all);
+    Result<bool> took = true;
+    do took = send_some(lock, told);
+    while (took && *took && all && !queue_.empty() && !held_ && !dead_);
     sending_ = false;
-    if (!more) return more.error();
-    wait_for(in_, !queue_.empty());
+    if (!took) return took.error();
+    if (!*took) held_ = false;  // it is behind what is left
+    wait_for(in_, !queue_.empty() && !held_);
     return {};
 }
 
-// Whether there is more that may be taken at once. What is in the queue stays where it is: others only add to it.
+// Whether the kernel took all of it. What is in the queue stays where it is: others only add to it.
 Result<bool> Wire::send_some(std::unique_lock<std::mutex>& lock, Told& told) {
     constexpr std::size_t most_parts = 256;
     std::array<TcpSocket::Part, most_parts> parts;
@@ -180,13 +186,17 @@ Result<bool> Wire::send_some(std::unique_lock<std::mutex>& lock, Told& told) {
         room = listed < left ? 0 : room - listed;
     }
     for (std::size_t i = 0; i < count; ++i) given += parts[i].size;
+    going_ = given == queued() ? queue_.size() : 0;
+    going_bytes_ = going_ > 0 ? given : 0;
     lock.unlock();
     for (Waiting* const out : unfinished) finish(*out);
     const auto sent = socket_.send({parts.data(), count});
     lock.lock();
+    going_ = 0;
+    going_bytes_ = 0;
     if (!sent) return sent.error();
     take_off(*sent, told);
-    return *sent == given && !queue_.empty() && !dead_;
+    return *sent == given;
 }
 
 // Nothing of it has gone: the head is the first. Nobody else touches what is in the queue.

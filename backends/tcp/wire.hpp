@@ -47,8 +47,10 @@ private:
     static constexpr Bytes most_held_bytes = Bytes{16} << 10;
     static constexpr std::chrono::microseconds longest_held{50};
     static constexpr std::chrono::microseconds shortest_held{5};  // where somebody waits
-    // Behind a look of somebody who waits for something small the loop's thread leaves him the next.
+    // Behind such frames the loop's thread leaves the socket to somebody who waits for something small, if he has looked not long ago:
+    // he looks again when what he waits for has not come, which may be many copies later.
     static constexpr std::chrono::microseconds left_for{300};
+    static constexpr std::chrono::microseconds looked_within{1000};
     static constexpr std::size_t most_waiting = std::size_t{1} << 20;  // frames
     static constexpr int most_reads = 64;  // of the socket in one call of look(): others are served too
 
@@ -77,9 +79,9 @@ private:
         return held_.load(std::memory_order_relaxed) &&
                Clock::now() - held_since_.load(std::memory_order_relaxed) >= time;
     }
-    // Its thread, soon, and until nothing is held. False where the loop is ending.
-    bool look_at_held();
-    Result<void> flush_held();
+    // What is held has to go, or nothing has been held for long enough that the loop may sleep.
+    bool held_is_due() const;
+    Result<void> look_at_held();
     // With the mutex held.
     void enqueue(const backend::Outgoing& out, std::function<void()> sent);
     using Told = std::vector<std::function<void()>>;
@@ -132,19 +134,25 @@ private:
     Bytes there_ = 0;        // of what follows the frame
     Walk walk_;              // through its places
     std::atomic<unsigned> resumed_{0};
-    std::atomic<bool> large_{false};              // the last frame
-    std::atomic<Clock::time_point> looked_at_{};  // by somebody who waits
 
-    std::atomic<Bytes> queued_{0};
+    // What the loop's thread reads again and again is apart from what each frame changes.
+    static constexpr std::size_t line = 64;
+    alignas(line) std::atomic<bool> large_{false};  // the last frame
+    std::atomic<Clock::time_point> looked_at_{};    // by somebody who waits
+    std::atomic<bool> held_{false};  // all in the queue but those; written with the mutex held, as the next
+    std::atomic<Clock::time_point> held_since_{};
+
+    alignas(line) std::atomic<Bytes> queued_{0};
     int silent_ = 0;    // seconds; lives() alone
     std::mutex mutex_;  // guards what follows
     std::deque<Waiting> queue_;
     bool in_ = true;  // what the loop waits for
     bool out_ = false;
     bool sending_ = false;
-    std::atomic<bool> held_{false};  // all that is in the queue; read without the mutex too
-    std::atomic<Clock::time_point> held_since_{};
-    bool loop_holds_ = false;  // its thread looks at what is held
+    // Frames at the front of the queue that the kernel is given now, and their bytes, where those are all that are to go.
+    std::size_t going_ = 0;
+    Bytes going_bytes_ = 0;
+    bool loop_looks_ = false;  // at what is held
     bool dead_ = false;
 };
 

@@ -15,6 +15,7 @@
 #include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/deadlines.hpp"
 #include "base/thread.hpp"
@@ -82,6 +83,7 @@ struct EventLoop::Shared {
     std::unordered_map<Id, std::shared_ptr<Entry>> entries;
     std::set<std::pair<Time, Id>> due;
     std::deque<std::function<void()>> posted;
+    std::vector<Id> looked_at;
     Id next_id = wake_id + 1;
     Id running = wake_id;
     bool ending = false;
@@ -94,13 +96,14 @@ struct EventLoop::Shared {
     void dispatch(const epoll_event& event);
     bool call_due(Time now);
     bool call_posted();
+    bool call_looked_at();
     std::shared_ptr<Entry> begin(Id id);
     void end(std::shared_ptr<Entry> entry);
 };
 
 int EventLoop::Shared::timeout_ms() {
     const std::lock_guard lock(mutex);
-    if (!posted.empty() || ending) return 0;
+    if (!posted.empty() || !looked_at.empty() || ending) return 0;
     return due.empty() ? -1 : base::milliseconds_left(due.begin()->first);
 }
 
@@ -121,7 +124,7 @@ void EventLoop::Shared::run() {
         if (count > 0) sleeps_from = now + awake;
         if (!sleeps && count == 0) std::this_thread::yield();
         while (call_due(now)) continue;
-        if (call_posted()) sleeps_from = now + awake;
+        if (call_posted() || call_looked_at()) sleeps_from = now + awake;
     }
 }
 
@@ -213,6 +216,21 @@ bool EventLoop::Shared::call_posted() {
     return any;
 }
 
+// One turn of each. True where there are any.
+bool EventLoop::Shared::call_looked_at() {
+    for (std::size_t i = 0;; ++i) {
+        std::shared_ptr<Entry> entry;
+        {
+            const std::lock_guard lock(mutex);
+            if (i >= looked_at.size()) return i > 0;
+            entry = begin(looked_at[i]);
+        }
+        if (entry == nullptr) continue;
+        entry->handler({.look = true});
+        end(std::move(entry));
+    }
+}
+
 Result<std::unique_ptr<EventLoop>> EventLoop::create(std::string name, std::chrono::microseconds awake) {
     Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
     if (!epoll) return system_error(errno, "cannot wait for descriptors", name);
@@ -271,6 +289,19 @@ void EventLoop::change(Id id, bool in, bool out) {
     ::epoll_ctl(shared_->epoll.get(), EPOLL_CTL_MOD, entry.descriptor, &event);
 }
 
+bool EventLoop::look_at(Id id, bool look) {
+    bool wakes = false;
+    {
+        const std::lock_guard lock(shared_->mutex);
+        std::erase(shared_->looked_at, id);
+        if (shared_->ending || !shared_->entries.contains(id)) return false;
+        if (look) shared_->looked_at.push_back(id);
+        wakes = look && !shared_->looks;
+    }
+    if (wakes && !shared_->here()) shared_->wake.signal();
+    return true;
+}
+
 EventLoop::Id EventLoop::every(std::chrono::milliseconds period, std::function<void()> task) {
     auto entry = std::make_shared<Entry>();
     entry->period = std::max(period, shortest_period);
@@ -295,6 +326,7 @@ void EventLoop::remove(Id id) {
     if (const auto found = shared_->entries.find(id); found != shared_->entries.end()) {
         entry = std::move(found->second);
         shared_->entries.erase(found);
+        std::erase(shared_->looked_at, id);
         if (entry->descriptor >= 0)
             ::epoll_ctl(shared_->epoll.get(), EPOLL_CTL_DEL, entry->descriptor, nullptr);
         else

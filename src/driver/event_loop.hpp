@@ -18,6 +18,7 @@ public:
         bool in = false;     // there is something to read, or the end of it
         bool out = false;    // there is room to write
         bool ended = false;  // an error, or both ends are shut
+        bool look = false;   // none of them: see look_at()
     };
     using Handler = std::function<void(Ready)>;
     using Id = std::uint64_t;  // never given twice
@@ -33,6 +34,9 @@ public:
     Result<Id> add(int descriptor, bool in, bool out, Handler handler);
     // What is waited for from now on. Nothing happens where the id is gone.
     void change(Id id, bool in, bool out);
+    // As long as `look` is set the handler is called between events too, again and again, and the thread does not sleep. False where
+    // the id is gone, or the loop is ending.
+    bool look_at(Id id, bool look);
     // Calls `task` every `period`, first after one, until removed.
     Id every(std::chrono::milliseconds period, std::function<void()> task);
     // No call of that handler or task begins after it; one that runs has ended, unless it is this caller. A descriptor

@@ -239,6 +239,7 @@ private:
         return questions_ == 0 || questions_ + request.parts->count() <= most_questions;
     }
     Result<std::optional<Request>> begin_push(const Request& request);
+    void send_small(const Line& line, std::uint64_t number, const Request& request, Range range);
     void send_push(const Line& line, std::uint64_t number, const Request& request, Range range);
     void queue_own(const Line& line, std::uint64_t number, const Request& request, Range range);
     static void add_places(Bundle& bundle, std::uint64_t request, const std::vector<Part>& parts,

@@ -145,6 +145,38 @@ TEST(Link, FramesMayComeInAnyPortions) {
     }
 }
 
+// What the socket does not take at once keeps no frame behind it, and none that may wait for others.
+TEST(Link, FramesThatMayWaitStandBetweenLargeOnes) {
+    constexpr std::size_t rounds = 100;
+    const Joined joined;
+    joined.join(1);
+    const std::string few = sidestep::test::text_of(8, 1), many = sidestep::test::text_of(400'000, 2);
+    std::atomic<std::size_t> sent{0};
+    std::size_t all = 0;
+    const auto send = [&](const std::string& text, bool may_wait) {
+        const backend::Outgoing one{.frame = {Frame::Kind::push, all++, 1, 0, text.size()},
+                                    .payload = text.data(),
+                                    .may_wait = may_wait};
+        joined.one.link->send_all({&one, 1}, [&] { ++sent; });
+    };
+    for (std::size_t round = 0; round < rounds; ++round) {
+        for (std::size_t i = 0; i < round % 20; ++i) send(few, true);
+        send(many, false);
+        for (std::size_t i = 0; i < round % 7; ++i) send(few, true);
+        if (round % 3 == 0) joined.one.link->look();
+        if (round % 10 == 0) {
+            EXPECT_TRUE(test::comes([&] { return sent == all; })) << round;
+        }
+    }
+    EXPECT_TRUE(test::comes([&] { return sent == all && joined.other.owner->count() == all; }));
+    std::vector<bool> seen(all);
+    for (const Came& one : joined.other.owner->came()) {
+        EXPECT_FALSE(seen.at(one.frame.request)) << one.frame.request;
+        seen[one.frame.request] = true;
+        EXPECT_TRUE(one.payload == (one.frame.size == few.size() ? few : many)) << one.frame.request;
+    }
+}
+
 // Each is given to the link by itself. The loop's thread sends them where nobody looks, and takes in what comes after a look that
 // was the last.
 TEST(Link, FramesThatMayWaitGoTogether) {

@@ -178,6 +178,36 @@ TEST(EventLoop, CallsWhatIsPostedInItsOrder) {
     for (int i = 0; i < 200; ++i, settle(*loop)) std::this_thread::sleep_for(awake);
 }
 
+TEST(EventLoop, LooksAgainAndAgainWithoutAnEvent) {
+    const Ends ends = make_ends();
+    const auto loop = make_loop();
+    std::atomic<int> looks = 0;
+    std::atomic<int> others = 0;
+    EventLoop::Id id = 0;
+    const auto handler = [&](EventLoop::Ready ready) {
+        ++(ready.look && !ready.in && !ready.out && !ready.ended ? looks : others);
+        if (looks == 1000) loop->look_at(id, false);
+    };
+    id = loop->add(ends.one.get(), true, false, handler).value();
+    settle(*loop);
+    EXPECT_EQ(looks, 0);
+    ASSERT_TRUE(loop->look_at(id, true));  // it sleeps
+    EXPECT_TRUE(comes([&] { return looks == 1000; }));
+    settle(*loop);
+    EXPECT_EQ(looks, 1000);
+    ASSERT_TRUE(loop->look_at(id, true));
+    ASSERT_TRUE(loop->look_at(id, true));  // as once
+    EXPECT_TRUE(comes([&] { return looks > 2000; }));
+    loop->remove(id);
+    const int seen = looks;
+    const std::clock_t before = std::clock();  // of this process' processor time
+    std::this_thread::sleep_for(milliseconds(400));
+    EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 5) << "it does not sleep";
+    EXPECT_EQ(looks, seen);
+    EXPECT_FALSE(loop->look_at(id, true));
+    EXPECT_EQ(others, 0);
+}
+
 // A task that posts itself again and again keeps no descriptor, no time and no remove() waiting.
 TEST(EventLoop, CallsAllInTurn) {
     const Ends ends = make_ends();
