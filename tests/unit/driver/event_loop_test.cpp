@@ -2,66 +2,15 @@
 #include "driver/event_loop.hpp"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
-#include <atomic>
-#include <ctime>
-#include <future>
 #include <mutex>
-#include <thread>
 #include <vector>
 
-#include "driver/fd.hpp"
+#include "tests/unit/driver/event_loop_rig.hpp"
 
 namespace sidestep::driver {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using Clock = std::chrono::steady_clock;
-
-std::unique_ptr<EventLoop> make_loop(std::chrono::microseconds awake = {}) {
-    return EventLoop::create("a loop of a test", awake).value();
-}
-
-struct Ends {
-    Fd one, other;
-};
-
-Ends make_ends() {
-    std::array<int, 2> found{-1, -1};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, found.data()), 0);
-    return {Fd(found[0]), Fd(found[1])};
-}
-
-void say(const Fd& fd) {
-    EXPECT_EQ(::write(fd.get(), "x", 1), 1);
-}
-
-char hear(const Fd& fd) {
-    char byte = 0;
-    return ::read(fd.get(), &byte, 1) == 1 ? byte : '\0';
-}
-
-template <typename Condition>
-bool comes(Condition condition) {
-    const auto until = Clock::now() + seconds(20);
-    while (!condition()) {
-        if (Clock::now() > until) return false;
-        std::this_thread::sleep_for(milliseconds(1));
-    }
-    return true;
-}
-
-// All that was asked for before has been seen to.
-void settle(EventLoop& loop) {
-    const auto seen = std::make_shared<std::promise<void>>();
-    ASSERT_TRUE(loop.post([seen] { seen->set_value(); }));
-    ASSERT_EQ(seen->get_future().wait_for(seconds(20)), std::future_status::ready);
-}
 
 TEST(EventLoop, TellsWhatCanBeRead) {
     const Ends ends = make_ends();
@@ -178,36 +127,6 @@ TEST(EventLoop, CallsWhatIsPostedInItsOrder) {
     for (int i = 0; i < 200; ++i, settle(*loop)) std::this_thread::sleep_for(awake);
 }
 
-TEST(EventLoop, LooksAgainAndAgainWithoutAnEvent) {
-    const Ends ends = make_ends();
-    const auto loop = make_loop();
-    std::atomic<int> looks = 0;
-    std::atomic<int> others = 0;
-    EventLoop::Id id = 0;
-    const auto handler = [&](EventLoop::Ready ready) {
-        ++(ready.look && !ready.in && !ready.out && !ready.ended ? looks : others);
-        if (looks == 1000) loop->look_at(id, false);
-    };
-    id = loop->add(ends.one.get(), true, false, handler).value();
-    settle(*loop);
-    EXPECT_EQ(looks, 0);
-    ASSERT_TRUE(loop->look_at(id, true));  // it sleeps
-    EXPECT_TRUE(comes([&] { return looks == 1000; }));
-    settle(*loop);
-    EXPECT_EQ(looks, 1000);
-    ASSERT_TRUE(loop->look_at(id, true));
-    ASSERT_TRUE(loop->look_at(id, true));  // as once
-    EXPECT_TRUE(comes([&] { return looks > 2000; }));
-    loop->remove(id);
-    const int seen = looks;
-    const std::clock_t before = std::clock();  // of this process' processor time
-    std::this_thread::sleep_for(milliseconds(400));
-    EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 5) << "it does not sleep";
-    EXPECT_EQ(looks, seen);
-    EXPECT_FALSE(loop->look_at(id, true));
-    EXPECT_EQ(others, 0);
-}
-
 // A task that posts itself again and again keeps no descriptor, no time and no remove() waiting.
 TEST(EventLoop, CallsAllInTurn) {
     const Ends ends = make_ends();
@@ -316,24 +235,6 @@ TEST(EventLoop, RemoveWaitsForATask) {
     begun.get_future().wait();
     loop->remove(id);
     EXPECT_TRUE(ended);
-}
-
-// What woke it up is taken note of, and does not wake it again.
-TEST(EventLoop, RestsWhileThereIsNothing) {
-    for (const milliseconds awake : {milliseconds(0), milliseconds(1)}) {
-        const Ends ends = make_ends();
-        const auto loop = make_loop(awake);
-        std::atomic<char> heard = '\0';
-        const auto take = [&](EventLoop::Ready) { heard = hear(ends.one); };
-        const auto id = loop->add(ends.one.get(), true, false, take).value();
-        settle(*loop);
-        say(ends.other);
-        EXPECT_TRUE(comes([&] { return heard == 'x'; }));
-        const std::clock_t start = std::clock();
-        std::this_thread::sleep_for(milliseconds(300));
-        EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 10) << "of this process, in 300 ms";
-        loop->remove(id);
-    }
 }
 
 // Another handler's call is none of its business.
