@@ -245,7 +245,8 @@ TEST(Driving, WhileSomebodyWaitsTheEnginesThreadDoesNotLook) {
 // One look ends several, and each look at what nodes have sent is a call of the system.
 TEST(Driving, WhoWaitsForWhatHasEndedDoesNotLook) {
     const auto here = std::this_thread::get_id();
-    for (const bool drive_beside : {false, true}) {
+    for (const auto& [drive_beside, polls] :
+         {std::pair(false, false), {false, true}, {true, false}, {true, true}}) {
         int looks = 0;
         std::atomic<bool> hangs{true};
         test::FakeBackend::Script script;
@@ -265,9 +266,9 @@ TEST(Driving, WhoWaitsForWhatHasEndedDoesNotLook) {
         rig.engine->wait(first, 0ns);
         const int before = std::exchange(looks, 0);
         EXPECT_GT(before, 0);
-        rig.engine->wait(second, 0ns);
+        EXPECT_TRUE(polls ? rig.engine->poll(second) : rig.engine->wait(second, 0ns));
         EXPECT_TRUE(second->finished() && second->result());
-        EXPECT_EQ(looks, 0) << drive_beside;
+        EXPECT_EQ(looks, 0) << drive_beside << polls;
         hangs = false;
         rig.engine->wait(third, 0ns);
         EXPECT_TRUE(third->result());
