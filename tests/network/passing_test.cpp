@@ -392,7 +392,10 @@ TEST_F(PassingFaults, TheOtherNodeGoesMidway) {
 TEST_F(PassingFaults, WhoAskedGoesMidway) {
     const End source = make("a/gpu:1", "", text);
     const Buffer target = Buffer::file(path("out/target")).on("b");
-    Transfer copy = held_midway(source.buffer, target);
+    Transfer copy = held_midway([&] {
+        std::filesystem::remove(path("out/target"));  // of a copy that came to its end
+        return here->copy(source.buffer, target);
+    });
     copy.cancel();
     to_b->stall(false);
     static_cast<void>(copy.wait());
