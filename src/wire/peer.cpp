@@ -316,6 +316,10 @@ void Peer::lost(const Error& why) {
 void Peer::go_on(const Error& why) {
     const Time until = Clock::now() + patience;
     while (true) {
+        {
+            std::lock_guard lock(mutex_);
+            if (end_) return;
+        }
         const auto done = connect_again(why, until);
         if (done) return;
         std::unique_lock lock(mutex_);

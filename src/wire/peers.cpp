@@ -9,8 +9,12 @@
 
 namespace sidestep::wire {
 
+// A handler that ran meanwhile may have seen its peer before the end, and have it connect again: that sees the end now. After the loop
+// no other comes.
 Peers::~Peers() {
     close();
+    if (loop_) loop_->end();
+    workers_.wait();
 }
 
 void Peers::close() {
