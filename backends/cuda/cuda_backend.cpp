@@ -127,11 +127,12 @@ private:
     Result<void> enqueue(const Work& work, CUstream stream) const;
     Result<void> enqueue_parts(const Work& work, CUstream stream) const;
     Result<void> capture(Work work, const CallersStream& stream) const;
-    Result<Progress> launch(const Work& work, CUstream stream, backend::Flight& flight) const;
+    Result<Progress> launch(const Work& work, backend::Flight& flight) const;
+    Result<Progress> launch(const Work& work, CUstream stream, Mark mark, backend::Flight& flight) const;
     Result<Progress> launch_on_callers_stream(Work work, void* stream, backend::Flight& flight);
     Result<Progress> launch_beside(const Work& work, const CallersStream& stream,
                                    backend::Flight& flight) const;
-    Result<Enqueued*> launch(const Work& work, CUstream stream) const;
+    Result<Enqueued*> launch(const Work& work, CUstream stream, Mark mark) const;
 
     std::shared_ptr<const driver::Cuda> cuda_;
     std::unique_ptr<Gpus> gpus_;
@@ -334,11 +335,11 @@ Error at_ends(const Work& work, Error error) {
     return error;
 }
 
-// Enqueues the work and the event that ends it on a stream of work.gpu's context. What fails when a part of it is
-// enqueued, which may be long before that part runs, is told at its end.
-Result<Enqueued*> CudaBackend::launch(const Work& work, CUstream stream) const {
+// Enqueues the work and, unless that can wait, the event that ends it on a stream of work.gpu's context. What fails when a
+// part of it is enqueued, which may be long before that part runs, is told at its end.
+Result<Enqueued*> CudaBackend::launch(const Work& work, CUstream stream, Mark mark) const {
     driver::ScopedCudaContext current(*work.gpu->context());
-    SIDESTEP_TRY(Enqueued * made, work.gpu->in_flight().take());
+    SIDESTEP_TRY(Enqueued * made, work.gpu->in_flight().take(stream, mark));
     const auto enqueued = enqueue(work, stream);
     if (!enqueued) {
         const Error error = at_ends(work, enqueued.error());
@@ -346,23 +347,27 @@ Result<Enqueued*> CudaBackend::launch(const Work& work, CUstream stream) const {
             work.gpu->in_flight().give_back(made);
             return error;
         }
-        made->failure = std::make_unique<Failure>(Failure{error});
+        made->failure.reset(new Failure{error});
     }
-    const CUresult status = cuda_->cuEventRecord(made->event, stream);
-    if (status != CUDA_SUCCESS) {
-        if (!made->failure)
-            made->failure =
-                std::make_unique<Failure>(Failure{at_ends(work, cuda_->error(status, "cuEventRecord"))});
-        made->failure->unmarked = stream;
-    }
+    if (mark == Mark::later) return made;
+    const CUresult status = work.gpu->in_flight().mark(*made);
+    if (status != CUDA_SUCCESS && !made->failure)
+        made->failure.reset(new Failure{at_ends(work, cuda_->error(status, "cuEventRecord"))});
     return made;
 }
 
-Result<Progress> CudaBackend::launch(const Work& work, CUstream stream, backend::Flight& flight) const {
-    SIDESTEP_TRY(Enqueued * made, launch(work, stream));
+Result<Progress> CudaBackend::launch(const Work& work, CUstream stream, Mark mark,
+                                     backend::Flight& flight) const {
+    SIDESTEP_TRY(Enqueued * made, launch(work, stream, mark));
     made->flight = &flight;
-    work.gpu->in_flight().add(made, stream);
+    work.gpu->in_flight().add(made);
     return Progress::pending;
+}
+
+// On a stream of the GPU's.
+Result<Progress> CudaBackend::launch(const Work& work, backend::Flight& flight) const {
+    const bool is_small = work.parts.empty() && work.size <= Gpu::small;
+    return launch(work, stream_of(work), is_small ? Mark::later : Mark::now, flight);
 }
 
 // A stream of another context than the one that carries the piece out: the piece goes on a stream of its
@@ -379,19 +384,17 @@ Result<Progress> CudaBackend::launch_beside(const Work& work, const CallersStrea
         status = cuda_->cuStreamWaitEvent(own.get(), before.get(), CU_EVENT_WAIT_DEFAULT);
         SIDESTEP_CHECK(cuda_->check(status, "cuStreamWaitEvent"));
     }
-    SIDESTEP_TRY(Enqueued * made, launch(work, own.get()));
+    SIDESTEP_TRY(Enqueued * made, launch(work, own.get(), Mark::now));
     made->flight = &flight;
-    const CUstream stream = own.get();
-    if (made->failure && made->failure->unmarked) {
+    if (!made->marked) {
         made->failure->stream.emplace(std::move(own));
     } else {
         driver::ScopedCudaContext current(*cuda_, callers.context);
         const CUresult status = cuda_->cuStreamWaitEvent(callers.stream, made->event, CU_EVENT_WAIT_DEFAULT);
         if (status != CUDA_SUCCESS && !made->failure)
-            made->failure = std::make_unique<Failure>(
-                Failure{cuda_->error(status, "cuStreamWaitEvent", "caller's stream")});
+            made->failure.reset(new Failure{cuda_->error(status, "cuStreamWaitEvent", "caller's stream")});
     }
-    work.gpu->in_flight().add(made, stream);
+    work.gpu->in_flight().add(made);
     return Progress::pending;
 }
 
@@ -404,7 +407,7 @@ Result<Progress> CudaBackend::launch_on_callers_stream(Work work, void* stream, 
         SIDESTEP_CHECK(capture(work, callers));
         return Progress::done;
     }
-    if (work.gpu->context()->get() == callers.context) return launch(work, callers.stream, flight);
+    if (work.gpu->context()->get() == callers.context) return launch(work, callers.stream, Mark::now, flight);
     return launch_beside(work, callers, flight);
 }
 
@@ -426,7 +429,7 @@ Result<Progress> CudaBackend::start(const Piece& piece, backend::Flight& flight)
     SIDESTEP_TRY(Work work, plan(piece));
     SIDESTEP_CHECK(make_reachable(work));
     if (piece.stream) return launch_on_callers_stream(work, piece.stream, flight);
-    return launch(work, stream_of(work), flight);
+    return launch(work, flight);
 }
 
 // The pieces share an engine, and the GPU that it belongs to.
@@ -445,7 +448,7 @@ Result<Progress> CudaBackend::start_batch(std::span<const Piece> pieces, backend
     if (parts.empty()) return Progress::done;
     work.parts = parts;
     if (pieces[0].stream) return launch_on_callers_stream(work, pieces[0].stream, flight);
-    return launch(work, stream_of(work), flight);
+    return launch(work, flight);
 }
 
 bool CudaBackend::look() {

@@ -40,7 +40,6 @@ CUstream Gpu::stream(Traffic traffic) const {
 //
 // Small copies of several threads use several streams: on one stream each would wait for the ends of all before it.
 CUstream Gpu::link_stream(Traffic traffic, const void* host_memory, Bytes size) const {
-    constexpr Bytes small = Bytes{256} << 10;
     const Lane& lane = lanes_[static_cast<std::size_t>(traffic)];
     const std::size_t number =
         size <= small ? base::thread_number()

@@ -18,12 +18,28 @@ InFlight::Share& InFlight::own() {
     return shares_[base::thread_number() % shares];
 }
 
-Result<Enqueued*> InFlight::take() {
+// With the share's mutex held.
+void InFlight::mark_last(Share& share, CUstream stream) const {
+    const auto queue = share.queues.find(stream);
+    if (queue == share.queues.end() || queue->second.first == nullptr) return;
+    if (Enqueued& last = *queue->second.last; !last.marked) mark(last);
+}
+
+Result<Enqueued*> InFlight::take(CUstream stream, Mark mark) {
     Share& share = own();
+    for (Share& other : shares_) {
+        if (mark == Mark::later || &other == &share || other.count.load(std::memory_order_relaxed) == 0)
+            continue;
+        const std::lock_guard lock(other.mutex);
+        mark_last(other, stream);
+    }
     const std::lock_guard lock(share.mutex);
+    mark_last(share, stream);
     if (share.free != nullptr) {
         Enqueued* work = share.free;
         share.free = std::exchange(work->next, nullptr);
+        work->stream = stream;
+        work->marked.store(false, std::memory_order_relaxed);
         return work;
     }
     if (made_.load(std::memory_order_relaxed) >= max_in_flight)
@@ -34,7 +50,13 @@ Result<Enqueued*> InFlight::take() {
     const CUresult status = cuda.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     if (status != CUDA_SUCCESS) return cuda.error(status, "cuEventCreate", fmt::format("gpu:{}", gpu_));
     made_.fetch_add(1, std::memory_order_relaxed);
-    return &share.all.emplace_back(Enqueued{event});
+    return &share.all.emplace_back(event, stream);
+}
+
+CUresult InFlight::mark(Enqueued& work) const {
+    const CUresult status = context_->cuda().cuEventRecord(work.event, work.stream);
+    if (status == CUDA_SUCCESS) work.marked.store(true, std::memory_order_release);
+    return status;
 }
 
 void InFlight::give_back(Enqueued* work) {
@@ -44,9 +66,10 @@ void InFlight::give_back(Enqueued* work) {
     share.free = work;
 }
 
-void InFlight::add(Enqueued* work, CUstream stream) {
+void InFlight::add(Enqueued* work) {
     // The default streams of all threads share one name, and each has its own order.
-    const CUstream key = stream == CU_STREAM_PER_THREAD ? reinterpret_cast<CUstream>(work) : stream;
+    const bool of_thread = work->stream == CU_STREAM_PER_THREAD;
+    const CUstream key = of_thread ? reinterpret_cast<CUstream>(work) : work->stream;
     Share& share = own();
     const std::lock_guard lock(share.mutex);
     Queue& queue = share.queues[key];
@@ -94,7 +117,7 @@ void InFlight::look_at(Share& share, Queue& queue, std::vector<Ended>& ended) co
     while (queue.first != nullptr) {
         Enqueued& work = *queue.first;
         lock.unlock();
-        auto result = outcome(work);
+        auto result = outcome(share, work);
         lock.lock();
         if (!result) return;
         ended.push_back({work.flight, std::move(*result)});
@@ -105,11 +128,15 @@ void InFlight::look_at(Share& share, Queue& queue, std::vector<Ended>& ended) co
 }
 
 // Nothing while it is in flight.
-std::optional<Result<void>> InFlight::outcome(Enqueued& work) const {
+std::optional<Result<void>> InFlight::outcome(Share& share, Enqueued& work) const {
     const driver::Cuda& cuda = context_->cuda();
-    const bool unmarked = work.failure && work.failure->unmarked;
-    const CUresult status =
-        unmarked ? cuda.cuStreamQuery(*work.failure->unmarked) : cuda.cuEventQuery(work.event);
+    const bool marked = work.marked.load(std::memory_order_acquire);
+    const CUresult status = marked ? cuda.cuEventQuery(work.event) : cuda.cuStreamQuery(work.stream);
+    if (!marked && status == CUDA_ERROR_NOT_READY) {
+        // What other threads enqueue there from now on is not waited for.
+        const std::lock_guard lock(share.mutex);
+        if (!work.marked) mark(work);
+    }
     // One question that fails tells nothing of the piece, which may be under way. Where the context is lost, and nothing is
     // under way, all do.
     const bool failed = status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY;

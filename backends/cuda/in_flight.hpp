@@ -18,19 +18,24 @@ namespace sidestep::backends::cuda {
 // What is told of a piece once what was enqueued of it has ended.
 struct Failure {
     Error error;
-    // Where no event could be recorded: the stream, of which all counts, and its owner where that is not the caller.
-    std::optional<CUstream> unmarked = {};
-    std::optional<driver::CudaStream> stream = {};
+    std::optional<driver::CudaStream> stream = {};  // its own, if it has one that no event marks
 };
 
 // A piece, and the event that ends it. Belongs to an InFlight, which hands it out again and again.
 struct Enqueued {
     CUevent event = nullptr;
+    CUstream stream = nullptr;
+    std::atomic<bool> marked{false};  // the event was recorded; before that, all that is on the stream counts
     backend::Flight* flight = nullptr;
     std::unique_ptr<Failure> failure = nullptr;
     bool doubted = false;      // the last question after it failed
     Enqueued* next = nullptr;  // of those that are free, or behind it on its stream
 };
+
+// When the event that ends a piece is recorded, which takes 0.3 us (docs/lab-book.md, "Several lanes, other processes, many
+// small copies"). Later: when something goes behind it that may take long, or that the same thread enqueues, or when a look
+// finds it in flight. So nothing may follow it on its stream but small pieces of an InFlight.
+enum class Mark { now, later };
 
 // Safe to use from several threads.
 class InFlight {
@@ -40,12 +45,14 @@ public:
         : context_(std::move(context)), gpu_(gpu) {}
     ~InFlight();
 
-    // One to be filled in; the GPU's context is current. Fails when too many are in flight.
-    Result<Enqueued*> take();
+    // One to be filled in for what is about to be enqueued on that stream; the GPU's context is current, here and in mark().
+    // Fails when too many are in flight.
+    Result<Enqueued*> take(CUstream stream, Mark mark);
     // One that the calling thread took and did not add.
     void give_back(Enqueued* work);
+    CUresult mark(Enqueued& work) const;
     // From now on look() asks after it, once what this thread added before on that stream has ended.
-    void add(Enqueued* work, CUstream stream);
+    void add(Enqueued* work);
 
     // Ends what is over: mostly of what the calling thread added, so that threads that wait for their own copies neither ask
     // the driver the same nor wait for each other. Answers whether anything is left.
@@ -78,9 +85,10 @@ private:
     };
 
     Share& own();
+    void mark_last(Share& share, CUstream stream) const;
     bool look_at(Share& share);
     void look_at(Share& share, Queue& queue, std::vector<Ended>& ended) const;
-    std::optional<Result<void>> outcome(Enqueued& work) const;
+    std::optional<Result<void>> outcome(Share& share, Enqueued& work) const;
 
     const std::shared_ptr<const driver::CudaContext> context_;
     const int gpu_;

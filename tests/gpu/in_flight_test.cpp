@@ -1,0 +1,100 @@
+// When pieces of which nothing marks the end are seen to have ended.
+#include <algorithm>
+#include <list>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "backend/flight.hpp"
+#include "backends/cuda/in_flight.hpp"
+#include "base/thread.hpp"
+#include "tests/gpu/slow_stream.hpp"
+
+namespace sidestep::gpu_tests {
+namespace {
+
+using backends::cuda::Enqueued;
+using backends::cuda::InFlight;
+using backends::cuda::Mark;
+using std::chrono::milliseconds;
+
+class InFlightTest : public GpuTest, protected backend::PieceOwner {
+protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (IsSkipped()) return;
+        stream.emplace(0);
+        pieces.emplace(
+            std::shared_ptr<const driver::CudaContext>(std::shared_ptr<void>(), &machine().context(0)), 0);
+    }
+    void TearDown() override {
+        busy = false;
+        while (pieces && pieces->look()) std::this_thread::yield();
+        EXPECT_TRUE(std::ranges::all_of(flights, [](const auto& flight) { return flight.over(); }));
+    }
+    void ended() override {}
+
+    // A piece on the stream, which is at work until `busy` is false if it is `slow`.
+    void add(Mark mark, bool slow) {
+        driver::ScopedCudaContext current(machine().context(0));
+        Enqueued* const piece = pieces->take(stream->get(), mark).value();
+        piece->flight = &flights.emplace_back(static_cast<PieceOwner&>(*this));
+        stream->run([this, slow] {
+            while (slow && busy) std::this_thread::sleep_for(milliseconds(1));
+        });
+        if (mark == Mark::now) pieces->mark(*piece);
+        pieces->add(piece);
+    }
+    // The same on a thread with a share of its own.
+    void add_elsewhere(Mark mark, bool slow) {
+        const std::size_t here = base::thread_number();
+        for (bool added = false; !added;) {
+            std::thread thread([&] {
+                added = base::thread_number() % 16 != here % 16;
+                if (added) add(mark, slow);
+            });
+            thread.join();
+        }
+    }
+    bool first_ends_within(milliseconds limit) {
+        const auto until = std::chrono::steady_clock::now() + limit;
+        while (!flights.front().over() && std::chrono::steady_clock::now() < until) pieces->look();
+        return flights.front().over();
+    }
+
+    std::atomic<bool> busy{true};
+    std::optional<SlowStream> stream;
+    std::list<backend::Flight> flights;
+    std::optional<InFlight> pieces;
+};
+
+TEST_F(InFlightTest, WhatTheSameThreadEnqueuesBehindIsNotWaitedFor) {
+    add(Mark::later, false);
+    add(Mark::later, true);
+    EXPECT_TRUE(first_ends_within(milliseconds(20000)));
+    EXPECT_FALSE(flights.back().over());
+}
+
+TEST_F(InFlightTest, WhatMayTakeLongIsNotWaitedForWhoeverEnqueuedIt) {
+    add(Mark::later, false);
+    add_elsewhere(Mark::now, true);
+    EXPECT_TRUE(first_ends_within(milliseconds(20000)));
+    EXPECT_FALSE(flights.back().over());
+}
+
+// Between the two it was seen to be in flight.
+TEST_F(InFlightTest, AfterALookNothingIsWaitedFor) {
+    std::atomic<bool> holds{true};
+    stream->run([&] {
+        while (holds) std::this_thread::sleep_for(milliseconds(1));
+    });
+    add(Mark::later, false);
+    EXPECT_FALSE(first_ends_within(milliseconds(1)));
+    add_elsewhere(Mark::later, true);
+    holds = false;
+    EXPECT_TRUE(first_ends_within(milliseconds(20000)));
+    EXPECT_FALSE(flights.back().over());
+}
+
+}  // namespace
+}  // namespace sidestep::gpu_tests
