@@ -1,6 +1,8 @@
 // Several calls in one task: of each kind, in sizes that are no whole packets, from and to places of their own.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
 #include <random>
 
 #include "jobs.hpp"
@@ -44,8 +46,11 @@ protected:
     static constexpr std::size_t heap = 24 << 20;
     static constexpr std::size_t gap = 40;  // between the buffers of calls
 
+    static void TearDownTestSuite() { crews.clear(); }
     void SetUp() override {
-        crew_ = std::make_unique<Crew>(n(), std::uint64_t{30'000'000'000}, heap);
+        auto& crew = crews[n()];
+        if (!crew) crew = std::make_unique<Crew>(n(), std::uint64_t{30'000'000'000}, heap);
+        crew_ = crew.get();
         if (!crew_->ready()) GTEST_SKIP() << "there are fewer than " << n() << " GPUs";
     }
     unsigned n() const { return std::get<0>(GetParam()); }
@@ -126,8 +131,10 @@ protected:
         EXPECT_EQ(crew_->read(rank, call.recv + got.size(), gap / 2), Values(gap / 2, 0x3c)) << "behind";
     }
 
+    static inline std::map<unsigned, std::unique_ptr<Crew>> crews;  // one for each number of ranks
+
     std::mt19937_64 random_{5};
-    std::unique_ptr<Crew> crew_;
+    Crew* crew_ = nullptr;
 };
 
 TEST_P(Coalesced, EachCallGetsItsOwn) {
@@ -135,7 +142,7 @@ TEST_P(Coalesced, EachCallGetsItsOwn) {
         std::vector<Call> all = calls();
         std::vector<CollectiveTask> tasks;
         for (unsigned rank = 0; rank < n(); ++rank) {
-            crew_->fill(rank, heap / 2, heap / 2, 0x3c);
+            crew_->fill(rank, heap / 2, all.back().recv + all.back().bytes * n() + gap - heap / 2, 0x3c);
             for (const Call& call : all) crew_->write(rank, send_of(call, rank), call.given[rank]);
             tasks.push_back(task(rank, all));
         }

@@ -87,7 +87,7 @@ void Crew::fill(unsigned rank, std::size_t offset, std::size_t bytes, char byte)
     rig_->fill(at(rank, offset), byte, bytes);
 }
 
-bool Crew::holds(unsigned rank, std::size_t offset, const Values& values) {
+bool Crew::holds(unsigned rank, std::size_t offset, std::span<const char> values) {
     return rig_->holds(at(rank, offset), values.data(), values.size());
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ public:
     void write(unsigned rank, std::size_t offset, const Values& values);
     Values read(unsigned rank, std::size_t offset, std::size_t bytes);
     void fill(unsigned rank, std::size_t offset, std::size_t bytes, char byte);
-    bool holds(unsigned rank, std::size_t offset, const Values& values);
+    bool holds(unsigned rank, std::size_t offset, std::span<const char> values);
 
     void start(unsigned rank, const protocol::CollectiveTask& task);
     // tasks[r] on rank r, and waits for all.
