@@ -145,7 +145,7 @@ std::optional<Result<void>> InFlight::outcome(Share& share, Enqueued& work) cons
     work.doubted = false;
     if (const auto failure = std::move(work.failure)) return failure->error;
     if (status == CUDA_SUCCESS) return Result<void>();
-    return cuda.error(status, "cuEventQuery", fmt::format("gpu:{}", gpu_));
+    return cuda.error(status, marked ? "cuEventQuery" : "cuStreamQuery", fmt::format("gpu:{}", gpu_));
 }
 
 }  // namespace sidestep::backends::cuda

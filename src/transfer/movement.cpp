@@ -149,7 +149,7 @@ bool Movement::advance(bool may_block, Clock::time_point now) {
     if (state_ == State::moving || state_ == State::verifying) moved = go_on(may_block);
     if (state_ == State::committing) moved |= commit(may_block);
     if (state_ >= State::draining && !drained()) moved |= drain(may_block);
-    if (moved && state_ < State::draining) last_move_ = may_block ? Clock::now() : now;  // else it is now
+    if (moved && state_ < State::draining) last_move_ = may_block ? Clock::now() : now;  // blocking took time
     return moved;
 }
 
