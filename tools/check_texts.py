@@ -5,6 +5,7 @@
 
 - No absolute path of somebody's machine, no work left open in a comment.
 - Every relative link in a *.md file leads to a file that is there, and to a heading that is there.
+- An empty line stands before every list in a *.md file: without it the site shows the list as words of the paragraph.
 """
 
 import argparse
@@ -22,6 +23,7 @@ SUFFIXES = (".hpp", ".cpp", ".h", ".c", ".cu", ".cuh", ".py", ".sh", ".md", ".cm
 NAMES = ("Makefile", "run")
 SKIPPED = (".git", "build", "install", "__pycache__", ".cache")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|!\[[^\]]*\]\(([^)\s]+)\)")
+LIST = re.compile(r"^(?!- |  |#|<!--)[^\n]+\n(?=- )", re.MULTILINE)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 
 
@@ -74,6 +76,11 @@ def check_links(root, path, text):
     return problems
 
 
+def check_lists(name, text):
+    without_code = FENCE.sub(lambda m: "\n" * m.group().count("\n"), text)
+    return [f"{name}:{without_code.count(chr(10), 0, match.end()) + 1}: no empty line before a list" for match in LIST.finditer(without_code)]
+
+
 def check_tree(root):
     root = pathlib.Path(root).resolve()
     problems, count = [], 0
@@ -82,7 +89,7 @@ def check_tree(root):
         text = path.read_text(encoding="utf-8", errors="replace")
         problems += check_words(path.relative_to(root).as_posix(), text)
         if path.suffix == ".md":
-            problems += check_links(root, path, text)
+            problems += check_links(root, path, text) + check_lists(path.relative_to(root).as_posix(), text)
     if count == 0:
         problems.append(f"{root}: no files found, nothing was checked")
     return problems

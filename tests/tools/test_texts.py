@@ -40,6 +40,12 @@ class TextsTest(TreeTest):
         self.write("docs/b.md", "x\n")
         self.assertEqual(self.problems(), [])
 
+    def test_lists(self):
+        self.write("docs/a.md", "# A\n- one\n  more\n- two\n\ntext\n\n- three\n```\ntext\n- no list\n```\n")
+        self.assertEqual(self.problems(), [])
+        self.write("docs/a.md", "text\n\nmore\n- one\n")
+        self.assert_problem(self.problems(), "docs/a.md:4: no empty line before a list")
+
     def test_an_empty_tree_is_not_a_good_one(self):
         self.assert_problem(self.problems(), "nothing was checked")
 
