@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using test::Proxy;
 
-constexpr Bytes size = slower_by > 1 ? 48_MiB : 96_MiB;
+constexpr Bytes size = slower_by > 1 ? 24_MiB : 96_MiB;
 
 class Failover : public test::Nodes {
 protected:
@@ -51,11 +51,12 @@ protected:
 TEST_F(Failover, CopiesGoOnWithoutAWrongByte) {
     connect({&first});
     int told = 0;
+    std::string back;
     for (const char* place : {"n/host", "n/gpu:1"}) {
         const auto memory = here->allocate(*Place::parse(place), size);
         ASSERT_TRUE(memory) << memory.error().to_string();
         for (const int times : {1, 4}) {
-            std::string back(size, '\0');
+            back.assign(size, '\0');
             const auto there = copy_and_cut(here->copy(source, memory->buffer()), first, times);
             ASSERT_TRUE(there) << place << ": " << there.error().to_string();
             const auto again =
@@ -94,12 +95,13 @@ TEST_F(Failover, ManyCopiesAndQuestionsAtATime) {
     std::vector<std::thread> threads;
     for (int thread = 0; thread < 4; ++thread)
         threads.emplace_back([&, thread] {
+            std::string back;
             for (int round = 0; round < 12; ++round) {
                 const auto memory = here->allocate(Place::gpu(thread).on("n"), part);
                 ASSERT_TRUE(memory) << memory.error().to_string();
                 const char* from =
                     text.data() + static_cast<Bytes>(thread) * part + static_cast<Bytes>(round);
-                std::string back(part, '\0');
+                back.assign(part, '\0');
                 const auto there = here->copy(Buffer::host(from, part), memory->buffer()).wait();
                 ASSERT_TRUE(there) << there.error().to_string();
                 const auto again = here->copy(memory->buffer(), Buffer::host(back.data(), part)).wait();
@@ -149,9 +151,7 @@ TEST_F(Failover, AWayThatIsSilentIsLeftForAnother) {
         if (before < size / 2) {
             EXPECT_TRUE(tells_of_loss(*done));
         }
-        std::string back(size, '\0');
-        ASSERT_TRUE(here->copy(memory->buffer(), Buffer::host(back.data(), size)).wait());
-        EXPECT_TRUE(back == text);
+        EXPECT_TRUE(holds(memory->buffer(), text));
         down.stall(false);
     }
 }

@@ -53,6 +53,14 @@ Result<Context> Nodes::client(const std::string& key_file) const {
     return Context::open(std::move(options));
 }
 
+bool Nodes::holds(const Buffer& memory, std::string_view bytes) {
+    if (memory.place().is_file()) return test::get(memory.place().path()) == bytes;
+    held_.assign(bytes.size(), '\0');
+    const auto done = here->copy(memory, Buffer::host(held_.data(), held_.size())).wait();
+    EXPECT_TRUE(done) << done.error().to_string();
+    return held_ == bytes;
+}
+
 std::string Nodes::port() const {
     return address.substr(address.rfind(':') + 1);
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <sidestep/sidestep.hpp>
 
@@ -24,6 +25,8 @@ protected:
     void serve(const std::string& allow, ServeOptions options = {});
     // A client with a key of its own, or the node's.
     Result<Context> client(const std::string& key_file = {}) const;
+    // Whether `memory`, or the whole file, holds these bytes and no others.
+    bool holds(const Buffer& memory, std::string_view bytes);
     std::string path(const std::string& name) const { return (folder / name).string(); }
     std::string port() const;
 
@@ -33,6 +36,9 @@ protected:
     std::unique_ptr<Serving> serving;  // reset: the node is gone
     std::string address;
     std::unique_ptr<Context> here;
+
+private:
+    std::string held_;  // kept: memory that is new takes a thread sanitizer longer than the copy
 };
 
 // A connection that speaks no protocol, to the node's port.

@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 
 #include <cstring>
+#include <optional>
 #include <random>
 
 #include "driver/files.hpp"
@@ -70,6 +71,24 @@ protected:
         if (auto moved = move(piece); !moved) return moved.error();
         notes_ = (*file)->notes();
         return (*file)->storage_bytes();
+    }
+
+    // Half of the file is hot, and so much goes through the cache. preadv2 has the kernel read what is not there (seen on Linux
+    // 6.18), and where a device is done within the call it was there: so it is asked until it was not.
+    void expect_told_apart(const std::string& who, bool by_preadv2, bool as_nobody = false) {
+        Result<StorageBytes> bytes = StorageBytes{};
+        for (int tries = by_preadv2 ? 20 : 1; tries-- > 0 && bytes->o_direct != 4_MiB;) {
+            ASSERT_TRUE(test::drop_pages(path_));
+            const test::WarmPages warm(path_, 2_MiB, 4_MiB);
+            std::optional<Unprivileged> nobody;
+            if (as_nobody) nobody.emplace();
+            Pages pages(8_MiB);
+            bytes = read(0, 8_MiB, pages, 0);
+            ASSERT_TRUE(bytes.ok()) << who << ": " << bytes.error().to_string();
+            EXPECT_EQ(pages.text(0, 8_MiB), text_.substr(0, 8_MiB)) << who;
+        }
+        EXPECT_EQ(bytes->page_cache, 4_MiB) << who;
+        EXPECT_EQ(bytes->o_direct, 4_MiB) << who;
     }
 
     const std::string text_ = text_of(8_MiB + 1234);
@@ -240,14 +259,7 @@ TEST_P(HotColdTest, EveryWayToAskTellsHotFromCold) {
         const std::string name(driver::to_string(probe));
         open(create(FileOptions{GetParam(), probe}));
         EXPECT_TRUE(says(support_.reason, name)) << support_.reason;
-        ASSERT_TRUE(test::drop_pages(path_));
-        const test::WarmPages warm(path_, 2_MiB, 4_MiB);
-        Pages pages(8_MiB);
-        const auto bytes = read(0, 8_MiB, pages, 0);
-        ASSERT_TRUE(bytes.ok());
-        EXPECT_EQ(bytes->page_cache, 4_MiB) << name;
-        EXPECT_EQ(bytes->o_direct, 4_MiB) << name;
-        EXPECT_EQ(pages.text(0, 8_MiB), text_.substr(0, 8_MiB));
+        expect_told_apart(name, probe == driver::CacheProbe::nowait);
     }
 }
 
@@ -255,13 +267,7 @@ TEST_P(HotColdTest, EveryWayToAskTellsHotFromCold) {
 TEST_P(HotColdTest, OfFilesOfOthersToo) {
     if (::geteuid() != 0) GTEST_SKIP() << "only root has files that are foreign to another user";
     ASSERT_EQ(::chmod(path_.c_str(), 0644), 0);
-    const test::WarmPages warm(path_, 0, 4_MiB);
-    const Unprivileged nobody;
-    Pages pages(8_MiB);
-    const auto bytes = read(0, 8_MiB, pages, 0);
-    ASSERT_TRUE(bytes.ok()) << bytes.error().to_string();
-    EXPECT_EQ(bytes->page_cache, 4_MiB);
-    EXPECT_EQ(bytes->o_direct, 4_MiB);
+    expect_told_apart("another user", true, true);
 }
 
 // cachestat finds no page of an overlay's files, though they are cached.
