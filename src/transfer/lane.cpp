@@ -26,7 +26,7 @@ Cursor::Span Cursor::take(Bytes chunk) {
     return span;
 }
 
-Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup&& setup, StagingPool& pool) {
+Result<std::unique_ptr<LaneRunner>> LaneRunner::create(LaneSetup setup, StagingPool& pool) {
     // One that moves nothing at a time would do so for ever, and each piece of nothing would pass for progress.
     if (setup.chunk == 0)
         return Error{ErrorCode::internal, "a lane moves at least one byte at a time", "lane"};

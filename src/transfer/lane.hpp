@@ -106,8 +106,8 @@ struct LaneSetup {
 class LaneRunner {
 public:
     // Of one hop, and without a sink: there is no stop to make ready.
-    explicit LaneRunner(LaneSetup&& setup) : setup_(std::move(setup)) {}
-    static Result<std::unique_ptr<LaneRunner>> create(LaneSetup&& setup, StagingPool& pool);
+    explicit LaneRunner(LaneSetup setup) : setup_(std::move(setup)) {}
+    static Result<std::unique_ptr<LaneRunner>> create(LaneSetup setup, StagingPool& pool);
 
     // Looks at what is in flight, moves arrived chunks on, takes new ones from the cursor as long as slots
     // are free. Answers whether anything moved. After an error no new piece is started; step() then only

@@ -22,7 +22,7 @@ TEST_F(Groups, EveryOperationOfTwoLargeOnes) {
 // On every rank, every time, and wherever the memory begins.
 TEST_F(Groups, FloatsHaveTheSameBits) {
     join(4, long_timeout);
-    for (const int count : {3, 1009, 40'013}) {
+    for (const int count : {3, 1009, many_floats}) {
         const std::string first = tell(fmt::format("floats {} 0", count))[0];
         EXPECT_TRUE(first.starts_with("ok ")) << first;
         for (const int offset : {0, 0, 8, 1}) expect_all(fmt::format("floats {} {}", count, offset), first);
