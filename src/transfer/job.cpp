@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "base/recycled.hpp"
 #include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "base/xxh3.hpp"
@@ -488,7 +487,7 @@ private:
 
 std::shared_ptr<Movement> begin_copy(Machine& machine, const Buffer& from, const Buffer& to,
                                      const CopyOptions& options, void* stream) {
-    auto job = std::allocate_shared<Job>(base::Recycled<Job>(), machine, options, stream);
+    auto job = std::make_shared<Job>(machine, options, stream);
     job->begin(from, to);
     return job;
 }
