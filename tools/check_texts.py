@@ -78,7 +78,8 @@ def check_links(root, path, text):
 
 def check_lists(name, text):
     without_code = FENCE.sub(lambda m: "\n" * m.group().count("\n"), text)
-    return [f"{name}:{without_code.count(chr(10), 0, match.end()) + 1}: no empty line before a list" for match in LIST.finditer(without_code)]
+    lines = [without_code.count("\n", 0, match.end()) + 1 for match in LIST.finditer(without_code)]
+    return [f"{name}:{line}: no empty line before a list" for line in lines]
 
 
 def check_tree(root):

@@ -69,8 +69,8 @@ std::optional<CachedPart> by_mincore(int fd, Bytes offset, Bytes size) {
     return CachedPart{std::min(size, static_cast<Bytes>(pages) * page), false};
 }
 
-// One byte in each of at most eight equal parts: more would cost more than they tell. Linux (seen: 6.18) begins to read a page
-// that is not there, and finds it where the device is done within the call: that part counts as there, and is copied from there.
+// One byte in each of at most eight equal parts: more would cost more than they tell. The question has Linux (seen: 6.18)
+// read a page that is not there. Where the device is done within the call, the part looks cached and goes through the cache.
 std::optional<CachedPart> by_nowait(int fd, Bytes offset, Bytes size) {
     const Bytes samples = std::clamp<Bytes>(size / page_size(), 1, 8);
     Bytes there = 0;

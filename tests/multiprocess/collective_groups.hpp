@@ -24,10 +24,10 @@ using Clock = std::chrono::steady_clock;
 
 // Far more than anything here should take, far less than the timeouts that are not to be waited for.
 constexpr std::chrono::seconds soon{20};
-// Elements of each rank's block, of a reduction that is no small one.
-constexpr int many_floats = slower_by > 1 ? 13'009 : 40'013;
 constexpr int long_timeout = 120'000;
 constexpr int short_timeout = 3'000;  // within which all have to be able to join
+// Elements of each rank's block, of a reduction that is no small one.
+constexpr int many_floats = slower_by > 1 ? 13'009 : 40'013;
 
 class Groups : public testing::Test {
 protected:

@@ -42,7 +42,8 @@ protected:
         wipe(mine(bytes));
         const auto get = here->copy(far, mine(bytes)).wait();
         EXPECT_TRUE(get) << get.error().to_string();
-        EXPECT_TRUE(holds(mine(bytes), std::string_view(text).substr(0, bytes))) << far.to_string() << ", " << bytes;
+        EXPECT_TRUE(holds(mine(bytes), std::string_view(text).substr(0, bytes)))
+            << far.to_string() << ", " << bytes;
         return put && get ? std::vector{*put, *get} : std::vector<Receipt>();
     }
     static std::string notes(const Receipt& receipt) {

@@ -73,8 +73,8 @@ protected:
         return (*file)->storage_bytes();
     }
 
-    // Half of the file is hot, and so much goes through the cache. preadv2 has the kernel read what is not there (seen on Linux
-    // 6.18), and where a device is done within the call it was there: so it is asked until it was not.
+    // Half of the file is hot, and that half alone goes through the cache. A question by preadv2 has Linux (seen: 6.18) read a
+    // cold page, which looks hot where the device is done within the call. So that one is asked again, 20 times at most.
     void expect_told_apart(const std::string& who, bool by_preadv2, bool as_nobody = false) {
         Result<StorageBytes> bytes = StorageBytes{};
         for (int tries = by_preadv2 ? 20 : 1; tries-- > 0 && bytes->o_direct != 4_MiB;) {
