@@ -4,7 +4,7 @@
 
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::backend_copy {
 namespace {
 
 using backends::cuda::Engine;
@@ -202,4 +202,4 @@ TEST_F(Copies, RefusesEnginesOutOfReach) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::backend_copy

@@ -5,7 +5,7 @@
 #include "backends/cuda/kernel_image.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::backend_memory {
 namespace {
 
 constexpr Bytes size = 3_MiB + 5;
@@ -218,4 +218,4 @@ TEST_F(Memory, ReturnsWhatItFrees) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::backend_memory

@@ -10,7 +10,7 @@
 #include "tests/gpu/raw_memory.hpp"
 #include "tests/gpu/slow_stream.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::batch {
 namespace {
 
 using std::chrono::milliseconds;
@@ -301,4 +301,4 @@ TEST_F(Batches, WhatEachWayCosts) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::batch

@@ -9,7 +9,7 @@
 #include "tests/gpu/collective_rig.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::collective {
 namespace {
 
 using collective_seat::Crew;
@@ -69,7 +69,7 @@ protected:
     static Crew& crew() { return Crew::of(ranks); }
 
     void fill(unsigned seed) {
-        std::mt19937_64 random(seed);
+        collective_seat::Random random(seed);
         for (unsigned rank = 0; rank < ranks; ++rank) {
             crew().write(rank, send_at,
                          collective_seat::some_values(Element::f32, Combine::sum, 5000, ranks, random));
@@ -285,7 +285,7 @@ TEST_F(Collectives, TwoGroupsAtATime) {
     Crew one(ranks);
     Crew two(ranks);
     ASSERT_TRUE(one.ready() && two.ready());
-    std::mt19937_64 random(3);
+    collective_seat::Random random(3);
     std::vector<Values> inputs;
     for (unsigned rank = 0; rank < ranks; ++rank) {
         inputs.push_back(collective_seat::some_values(Element::f32, Combine::sum, 999, ranks, random));
@@ -321,7 +321,7 @@ TEST_F(Collectives, MoreThanFourGigabytes) {
     for (const Way way : {Way{Shape::slices, false}, Way{Shape::slices, true},
                           Way{Shape::pushed_slices, false}, Way{Shape::pairs, false}}) {
         SCOPED_TRACE(fmt::format("shape {}, staged {}", static_cast<unsigned>(way.shape), way.staged));
-        std::mt19937_64 random(9);
+        collective_seat::Random random(9);
         std::vector<std::vector<Values>> given(n);
         for (unsigned rank = 0; rank < n; ++rank) {
             for (const std::uint64_t at : looks) {
@@ -401,4 +401,4 @@ TEST_F(Collectives, AStreamOfAnotherGpuIsRefused) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::collective

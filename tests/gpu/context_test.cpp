@@ -6,7 +6,7 @@
 
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::context {
 namespace {
 
 constexpr Raw every_raw[] = {Raw::device,          Raw::pool,    Raw::vmm,
@@ -120,4 +120,4 @@ TEST_F(ContextCopies, MemoryOutlivesTheContext) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::context

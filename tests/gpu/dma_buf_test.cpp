@@ -10,7 +10,7 @@
 #include "backend/device_memory.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::dma_buf {
 namespace {
 
 class DmaBuf : public GpuTest {
@@ -94,4 +94,4 @@ TEST_F(DmaBuf, WritesOfCardsAreSeen) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::dma_buf

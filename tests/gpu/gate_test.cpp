@@ -6,7 +6,7 @@
 #include "tests/gpu/raw_memory.hpp"
 #include "tests/gpu/slow_stream.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::gate {
 namespace {
 
 using backends::cuda::Engine;
@@ -197,4 +197,4 @@ TEST_F(ClosedGate, OpensAnotherGpu) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::gate

@@ -11,7 +11,7 @@
 #include "tests/gpu/raw_memory.hpp"
 #include "tests/gpu/slow_stream.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::graph {
 namespace {
 
 using std::chrono::milliseconds;
@@ -174,4 +174,4 @@ TEST_F(Graphs, AStreamOfAThirdGpuIsRefused) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::graph

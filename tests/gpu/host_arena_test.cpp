@@ -7,7 +7,7 @@
 
 #include "tests/gpu/collective_rig.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::host_arena {
 namespace {
 
 using protocol::CollectiveTask;
@@ -100,4 +100,4 @@ TEST_F(HostArenas, AGroupWhoseGpusDoNotReachEachOther) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::host_arena

@@ -10,7 +10,7 @@
 #include "base/thread.hpp"
 #include "tests/gpu/slow_stream.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::in_flight {
 namespace {
 
 using backends::cuda::Enqueued;
@@ -97,4 +97,4 @@ TEST_F(InFlightTest, AfterALookNothingIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::in_flight

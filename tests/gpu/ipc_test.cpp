@@ -21,7 +21,7 @@
 
 extern char** environ;
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::ipc {
 namespace {
 
 constexpr int answers = 3;  // the child's descriptor for what it answers; GoogleTest talks on the others
@@ -317,12 +317,12 @@ TEST_F(Ipc, WhatCannotBeSharedSaysWhatToDo) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::ipc
 
 // In place of GoogleTest's own, for the whole program.
 int main(int count, char** arguments) {
     testing::InitGoogleTest(&count, arguments);
     if (count == 2 && std::string(arguments[1]) == "--ipc-child")
-        return sidestep::gpu_tests::serve_as_child();
+        return sidestep::gpu_tests::ipc::serve_as_child();
     return RUN_ALL_TESTS();
 }

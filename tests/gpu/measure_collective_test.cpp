@@ -7,7 +7,7 @@
 
 #include "tests/gpu/collective_rig.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::measure_collective {
 namespace {
 
 using collective_seat::Crew;
@@ -231,4 +231,4 @@ TEST_F(MeasureCollectives, Moving) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::measure_collective

@@ -11,7 +11,7 @@
 #include "driver/memory_map.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::measure {
 namespace {
 
 using backends::cuda::Engine;
@@ -188,4 +188,4 @@ TEST_F(Measure, SmallCopies) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::measure

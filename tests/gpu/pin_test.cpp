@@ -14,7 +14,7 @@
 #include "driver/memory_map.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::pin {
 namespace {
 
 // Ordinary pages of host memory.
@@ -236,4 +236,4 @@ TEST_F(Pin, PinnedMemoryLiesOnHugePages) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::pin

@@ -14,7 +14,7 @@
 
 extern char** environ;
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::shared_gpu {
 namespace {
 
 constexpr const char* group_variable = "SIDESTEP_TEST_GROUP";
@@ -67,4 +67,4 @@ TEST_F(SharedGpu, IsSaidByTwoProcesses) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::shared_gpu

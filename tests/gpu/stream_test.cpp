@@ -15,7 +15,7 @@
 #include "tests/gpu/raw_memory.hpp"
 #include "tests/gpu/slow_stream.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::stream {
 namespace {
 
 using backends::cuda::Engine;
@@ -344,4 +344,4 @@ TEST_F(ContextStream, GateOpensWhenTheTransferIsDropped) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::stream

@@ -9,7 +9,7 @@
 
 #include "tests/gpu/collective_rig.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::task_order {
 namespace {
 
 using collective_seat::Crew;
@@ -280,4 +280,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Overlap,
                          name);
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::task_order

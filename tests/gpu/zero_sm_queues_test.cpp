@@ -9,7 +9,7 @@
 #include "tests/gpu/raw_memory.hpp"
 #include "tests/unit/collective_seat/crew.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::zero_sm_queues {
 namespace {
 
 using collective_seat::Crew;
@@ -140,4 +140,4 @@ INSTANTIATE_TEST_SUITE_P(Ways, CopyQueues, testing::Bool(),
                          [](const auto& tested) { return tested.param ? "mapped" : "staged"; });
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::zero_sm_queues

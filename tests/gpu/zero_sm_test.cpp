@@ -9,7 +9,7 @@
 #include "tests/gpu/collective_rig.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
-namespace sidestep::gpu_tests {
+namespace sidestep::gpu_tests::zero_sm {
 namespace {
 
 constexpr std::size_t count = 5000;
@@ -297,4 +297,4 @@ TEST_F(CopyGroups, AGpuWhoseStreamsCannotWaitForWordsSaysSo) {
 }
 
 }  // namespace
-}  // namespace sidestep::gpu_tests
+}  // namespace sidestep::gpu_tests::zero_sm

@@ -36,7 +36,7 @@ private:
         const char* name;
         bool in_place;
         std::function<Result<void>(char* send, char* recv)> call;
-        std::function<std::optional<int>(std::size_t)> expected;  // nothing: it is as it was
+        std::function<void(std::vector<int>& all)> expect;  // changes what the operation does
     };
     // The lists of an all_to_all_v of blocks of many sizes, which lie `count` elements apart.
     struct Lists {
@@ -57,13 +57,14 @@ private:
 
     int sum(std::size_t i) const;
     int max(std::size_t i) const;
-    int ranks() const { return group_.ranks(); }
-    int rank() const { return group_.rank(); }
+    int ranks() const { return ranks_; }
+    int rank() const { return rank_; }
     int root() const { return 1 % ranks(); }
     std::size_t all(std::size_t count) const { return count * static_cast<std::size_t>(ranks()); }
     std::size_t own(std::size_t count) const { return count * static_cast<std::size_t>(rank()); }
 
     Group& group_;
+    const int ranks_ = group_.ranks(), rank_ = group_.rank();
     const Allocate allocate_;
 };
 

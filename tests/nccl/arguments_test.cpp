@@ -10,7 +10,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::arguments {
 namespace {
 
 constexpr auto type = ncclInt32;
@@ -256,4 +256,4 @@ TEST(NcclArguments, DestroyedBeforeTheGroupEnds) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::arguments

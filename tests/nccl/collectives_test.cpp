@@ -4,7 +4,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::collectives {
 namespace {
 
 constexpr int n = 4;
@@ -327,4 +327,4 @@ TEST_F(NcclCollectives, ASimulatedGroupRunsNothing) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::collectives

@@ -14,7 +14,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::communicators {
 namespace {
 
 TEST(NcclCommunicators, SeveralRanksOfOneThreadInAGroup) {
@@ -457,4 +457,4 @@ TEST(NcclCommunicators, AStragglerOfMoreThanAMinuteIsWaitedForAndNamed) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::communicators

@@ -5,7 +5,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::config {
 namespace {
 
 struct Field {
@@ -116,4 +116,4 @@ TEST(NcclConfig, AChildTakesOverNothingWhereItHasAConfiguration) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::config

@@ -8,7 +8,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::copy_engines {
 namespace {
 
 std::vector<ncclComm_t> make(int ranks, int policy) {
@@ -211,4 +211,4 @@ TEST(NcclCopyEngines, AskedForByOneRankAlone) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::copy_engines

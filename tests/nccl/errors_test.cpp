@@ -4,7 +4,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::errors {
 namespace {
 
 TEST(NcclErrors, ArgumentsThatMakeNoSense) {
@@ -198,4 +198,4 @@ TEST(NcclErrors, CommunicationFromWithinKernelsIsRefused) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::errors

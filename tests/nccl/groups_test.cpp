@@ -8,7 +8,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::groups {
 namespace {
 
 constexpr auto type = ncclInt32;
@@ -132,4 +132,4 @@ TEST_F(NcclGroups, ManySmallCollectives) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::groups

@@ -6,7 +6,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::later {
 namespace {
 
 constexpr ncclCollConfig_t one_call() {
@@ -344,4 +344,4 @@ TEST(NcclLater, PointersForKernelsAreRefused) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::later

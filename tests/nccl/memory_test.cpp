@@ -4,7 +4,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::memory {
 namespace {
 
 void expect_sum(const World& world, const std::vector<Memory>& data, std::size_t offset = 0) {
@@ -127,4 +127,4 @@ TEST(NcclMemory, AllocatedWhileOperationsRun) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::memory

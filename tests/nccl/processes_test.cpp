@@ -8,7 +8,7 @@
 
 #include "tests/nccl/world.hpp"
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::processes {
 namespace {
 
 std::string new_id() {
@@ -67,4 +67,4 @@ TEST(NcclProcesses, GoOnWithoutTheOneThatWasKilled) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::processes

@@ -35,7 +35,7 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* 
 }
 #endif
 
-namespace sidestep::nccl_test {
+namespace sidestep::nccl_test::threads {
 namespace {
 
 class ThreadLimit {
@@ -131,4 +131,4 @@ TEST_F(NcclThreads, TooFewToSplit) {
 }
 
 }  // namespace
-}  // namespace sidestep::nccl_test
+}  // namespace sidestep::nccl_test::threads

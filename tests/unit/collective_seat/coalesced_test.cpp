@@ -3,11 +3,10 @@
 
 #include <map>
 #include <memory>
-#include <random>
 
 #include "jobs.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::coalesced {
 namespace {
 
 using protocol::CollectiveTask;
@@ -133,7 +132,7 @@ protected:
 
     static inline std::map<unsigned, std::unique_ptr<Crew>> crews;  // one for each number of ranks
 
-    std::mt19937_64 random_{5};
+    Random random_{5};
     Crew* crew_ = nullptr;
 };
 
@@ -164,4 +163,4 @@ INSTANTIATE_TEST_SUITE_P(
                                      Kind{What::all_to_all, Element::u8, true})));
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::coalesced

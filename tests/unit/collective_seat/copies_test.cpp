@@ -10,7 +10,7 @@
 #include "jobs.hpp"
 #include "tests/contents.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::copies {
 namespace {
 
 using protocol::CollectiveTask;
@@ -101,7 +101,7 @@ protected:
     std::size_t half_ = 0;
     std::unique_ptr<Crew> crew_;
     std::vector<Values> given_;
-    std::minstd_rand random_{5};
+    Random random_{5};
 };
 
 TEST_P(Copies, BlocksOfAllSizes) {
@@ -250,4 +250,4 @@ TEST(CopyFaults, SenderAndReceiverDisagreeOnTheSize) {
 }
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::copies

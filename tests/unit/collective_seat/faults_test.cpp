@@ -7,7 +7,7 @@
 
 #include "jobs.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::faults {
 namespace {
 
 using protocol::CollectiveTask;
@@ -249,4 +249,4 @@ TEST(PairFaults, ARanksOwnBlockOfTwoSizes) {
 }
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::faults

@@ -11,7 +11,7 @@
 #include "jobs.hpp"
 #include "tests/chance.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::hostile {
 namespace {
 
 using protocol::ArenaLayout;
@@ -247,4 +247,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, HostileWords,
                                          Kind{Shape::copies, true, 100'000}, Kind{Shape::ring}));
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::hostile

@@ -112,7 +112,7 @@ std::uint32_t signature_of(const Reduced& reduced, std::uint64_t count) {
 
 void Buffers::fill(const std::vector<Values>& inputs, std::uint64_t output_bytes,
                    const std::vector<std::uint64_t>& places) {
-    inputs_ = inputs;
+    inputs_ = &inputs;
     for (unsigned rank = 0; rank < crew_.ranks(); ++rank) {
         const std::size_t input = inputs[rank].size();
         Range send{256 + how_.send_shift, input};
@@ -122,10 +122,9 @@ void Buffers::fill(const std::vector<Values>& inputs, std::uint64_t output_bytes
             recv.offset = 256 + how_.send_shift;
             send.offset = recv.offset + places[rank];
         }
-        crew_.fill(rank, recv.offset - guard, output_bytes + 2 * guard, guard_byte);
+        put_guards(rank, recv);
         crew_.fill(rank, recv.offset, output_bytes, poison);
-        if (!how_.in_place || input >= output_bytes)
-            crew_.fill(rank, send.offset - guard, input + 2 * guard, guard_byte);
+        if (!how_.in_place || input >= output_bytes) put_guards(rank, send);
         crew_.write(rank, send.offset, inputs[rank]);
         sends_.push_back(send);
         recvs_.push_back(recv);
@@ -145,6 +144,11 @@ CollectiveTask Buffers::task(unsigned rank) const {
     return task;
 }
 
+void Buffers::put_guards(unsigned rank, const Range& range) {
+    crew_.fill(rank, range.offset - guard, guard, guard_byte);
+    crew_.fill(rank, range.offset + range.bytes, guard, guard_byte);
+}
+
 void Buffers::check_guards(unsigned rank, const Range& range) {
     const Values expected(guard, guard_byte);
     EXPECT_EQ(crew_.read(rank, range.offset - guard, guard), expected) << "before, rank " << rank;
@@ -159,7 +163,7 @@ std::vector<Values> Buffers::outputs() {
         check_guards(rank, how_.in_place && send.bytes > recv.bytes ? send : recv);
         if (!how_.in_place) {
             check_guards(rank, send);
-            EXPECT_TRUE(crew_.holds(rank, send.offset, inputs_[rank])) << "send buffer of rank " << rank;
+            EXPECT_TRUE(crew_.holds(rank, send.offset, (*inputs_)[rank])) << "send buffer of rank " << rank;
         }
         all.push_back(crew_.read(rank, recv.offset, recv.bytes));
     }

@@ -43,7 +43,7 @@ public:
     Buffers(Crew& crew, const How& how) : crew_(crew), how_(how) {}
 
     // Puts the inputs of all ranks into place, and poison into the outputs. In place, output r begins at
-    // `places[r]` in the input, or the input at `places[r]` in the output, whichever is larger.
+    // `places[r]` in the input, or the input at `places[r]` in the output, whichever is larger. The inputs are looked at again by outputs().
     void fill(const std::vector<Values>& inputs, std::uint64_t output_bytes,
               const std::vector<std::uint64_t>& places);
     // A task with the two buffers and their tokens.
@@ -56,11 +56,12 @@ private:
         std::size_t offset = 0;
         std::size_t bytes = 0;
     };
+    void put_guards(unsigned rank, const Range& range);
     void check_guards(unsigned rank, const Range& range);
 
     Crew& crew_;
     const How how_;
-    std::vector<Values> inputs_;
+    const std::vector<Values>* inputs_ = nullptr;
     std::vector<Range> sends_;
     std::vector<Range> recvs_;
 };

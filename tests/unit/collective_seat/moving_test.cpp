@@ -3,7 +3,7 @@
 
 #include "jobs.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::moving {
 namespace {
 
 using protocol::Element;
@@ -38,7 +38,7 @@ protected:
                 {.shape = Shape::ring, .blocks = 5, .send_shift = 3, .recv_shift = 11}};
     }
 
-    std::mt19937_64 random_{11};
+    Random random_{11};
 };
 
 TEST_P(Moving, AllGather) {
@@ -151,4 +151,4 @@ TEST(Staging, OnlyOfMemoryThatOthersUse) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Moving, testing::Values(1u, 2u, 3u, 4u, 5u, 8u, 16u));
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::moving

@@ -5,7 +5,7 @@
 
 #include "jobs.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::order {
 namespace {
 
 using protocol::CollectiveTask;
@@ -102,7 +102,7 @@ protected:
         return done;
     }
 
-    std::mt19937_64 random_{31};
+    Random random_{31};
     std::unique_ptr<Crew> crew_;
     std::vector<Values> given_;
 };
@@ -226,4 +226,4 @@ TEST_P(Order, PacketsRightAfterSlices) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Order, testing::Values(2u, 4u, 16u));
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::order

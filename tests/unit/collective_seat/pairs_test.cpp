@@ -10,7 +10,7 @@
 #include "jobs.hpp"
 #include "protocol/pair_blocks.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::pairs {
 namespace {
 
 using protocol::Block;
@@ -157,7 +157,7 @@ protected:
         return sizes;
     }
 
-    std::mt19937_64 random_{23};
+    Random random_{23};
     std::uint64_t limit_ = ~std::uint64_t{0};  // CollectiveTask::eager_max
     std::vector<Values> given_;
     int left_out_ = 0, checked_ = 0;
@@ -360,4 +360,4 @@ TEST_P(Pairs, InPlace) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Pairs, testing::Values(1u, 2u, 3u, 4u, 5u, 8u, 16u));
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::pairs

@@ -3,7 +3,7 @@
 
 #include "jobs.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::reduction {
 namespace {
 
 using protocol::Combine;
@@ -14,7 +14,7 @@ constexpr Combine combines[] = {Combine::sum, Combine::prod, Combine::min,
                                 Combine::max, Combine::avg,  Combine::scaled_sum};
 
 std::vector<Values> some_inputs(const Reduced& reduced, std::uint64_t count, unsigned ranks, unsigned seed) {
-    std::mt19937_64 random(seed);
+    Random random(seed);
     std::vector<Values> inputs;
     for (unsigned rank = 0; rank < ranks; ++rank)
         inputs.push_back(some_values(reduced.element, reduced.combine, count, ranks, random));
@@ -261,4 +261,4 @@ TEST_P(Reductions, ReduceToEachRoot) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Reductions, testing::Values(1u, 2u, 3u, 4u, 5u, 8u, 16u));
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::reduction

@@ -7,7 +7,7 @@
 
 #include "jobs.hpp"
 
-namespace sidestep::collective_seat {
+namespace sidestep::collective_seat::seat {
 namespace {
 
 using backend::Seat;
@@ -180,4 +180,4 @@ TEST_F(SeatTest, WhatCannotBeOpened) {
 }
 
 }  // namespace
-}  // namespace sidestep::collective_seat
+}  // namespace sidestep::collective_seat::seat

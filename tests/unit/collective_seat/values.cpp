@@ -231,21 +231,30 @@ void encode(Element element, double value, char* code) {
     }
 }
 
-Values some_values(Element element, Combine combine, std::uint64_t count, unsigned ranks,
-                   std::mt19937_64& random) {
+std::uint64_t Random::operator()() {
+    std::uint64_t word = state_ += 0x9e3779b97f4a7c15;
+    word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9;
+    word = (word ^ word >> 27) * 0x94d049bb133111eb;
+    return word ^ word >> 31;
+}
+
+Values some_values(Element element, Combine combine, std::uint64_t count, unsigned ranks, Random& random) {
     const unsigned size = protocol::size_of(element);
     Values values(count * size);
-    std::uniform_real_distribution<double> any(-1, 1);
-    for (std::uint64_t i = 0; i < count; ++i) {
-        char* const at = values.data() + i * size;
-        if (!is_float(element)) {
+    if (!is_float(element)) {
+        for (std::size_t at = 0; at < values.size(); at += sizeof(std::uint64_t)) {
             const std::uint64_t bits = random();
-            std::memcpy(at, &bits, size);
-        } else if (combine == Combine::prod) {
-            encode(element, std::copysign(std::exp2(any(random) * 8 / ranks), any(random)), at);
-        } else {
-            encode(element, any(random) * 200 / ranks, at);
+            std::memcpy(values.data() + at, &bits, std::min(sizeof(bits), values.size() - at));
         }
+        return values;
+    }
+    const auto any = [&] {
+        return std::ldexp(static_cast<double>(random() >> 11), -52) - 1;
+    };  // from -1 to 1
+    for (std::uint64_t i = 0; i < count; ++i) {
+        double value = any() * 200 / ranks;
+        if (combine == Combine::prod) value = std::copysign(std::exp2(any() * 8 / ranks), value);
+        encode(element, value, values.data() + i * size);
     }
     return values;
 }

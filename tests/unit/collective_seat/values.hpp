@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,17 @@
 namespace sidestep::collective_seat {
 
 using Values = std::vector<char>;
+
+// Numbers by chance, the same for the same seed: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). Not one of the library's engines: of a template the
+// linker may take another file's code, which is not optimised, and under the thread sanitizer that took half of a test.
+class Random {
+public:
+    explicit Random(std::uint64_t seed) : state_(seed) {}
+    std::uint64_t operator()();
+
+private:
+    std::uint64_t state_;
+};
 
 bool is_float(protocol::Element element);
 std::string name_of(protocol::Element element);
@@ -27,7 +37,7 @@ void encode(protocol::Element element, double value, char* code);
 
 // `count` elements that `ranks` of them can be combined of without overflow (floats), or any bits (integers).
 Values some_values(protocol::Element element, protocol::Combine combine, std::uint64_t count, unsigned ranks,
-                   std::mt19937_64& random);
+                   Random& random);
 
 // One element, as CollectiveTask::scale holds it.
 std::uint64_t scale_code(protocol::Element element, double value);

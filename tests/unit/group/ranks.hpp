@@ -1,6 +1,7 @@
 // Groups within one process on an emulated machine, and memory to run them on.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -21,6 +22,24 @@ namespace sidestep::groups {
 // What a rank sends: sums are exact in any order.
 inline int small_number(int rank, std::size_t i) {
     return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101) - 50;
+}
+
+// The same for i and i + period. So memory is filled and compared in a few passes: a loop over all of it takes a sanitizer longer
+// than the operation.
+constexpr std::size_t period = 101;
+template <typename Number>
+void fill(const Allocation& memory, std::size_t count, const Number& number) {
+    int* const all = static_cast<int*>(memory.address());
+    for (std::size_t i = 0; i < std::min(count, period); ++i) all[i] = number(i);
+    for (std::size_t done = period; done < count; done *= 2)
+        std::memcpy(all + done, all, std::min(done, count - done) * sizeof(int));
+}
+template <typename Number>
+bool holds(const Allocation& memory, std::size_t count, const Number& number) {
+    const int* const all = static_cast<const int*>(memory.address());
+    for (std::size_t i = 0; i < std::min(count, period); ++i)
+        if (all[i] != number(i)) return false;
+    return count <= period || std::memcmp(all, all + period, (count - period) * sizeof(int)) == 0;
 }
 
 // A folder that other test programs do not use, removed with the object.
