@@ -36,7 +36,7 @@ private:
         const char* name;
         bool in_place;
         std::function<Result<void>(char* send, char* recv)> call;
-        std::function<void(std::vector<int>& all)> expect;  // changes what the operation does
+        std::function<void(std::vector<int>& all)> expect;  // puts in what the operation gives
     };
     // The lists of an all_to_all_v of blocks of many sizes, which lie `count` elements apart.
     struct Lists {

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "tests/contents.hpp"
+
 namespace sidestep::collective_seat {
 namespace {
 
@@ -242,10 +244,7 @@ Values some_values(Element element, Combine combine, std::uint64_t count, unsign
     const unsigned size = protocol::size_of(element);
     Values values(count * size);
     if (!is_float(element)) {
-        for (std::size_t at = 0; at < values.size(); at += sizeof(std::uint64_t)) {
-            const std::uint64_t bits = random();
-            std::memcpy(values.data() + at, &bits, std::min(sizeof(bits), values.size() - at));
-        }
+        test::fill(values.data(), values.size(), random());
         return values;
     }
     const auto any = [&] {

@@ -12,8 +12,8 @@ namespace sidestep::collective_seat {
 
 using Values = std::vector<char>;
 
-// Numbers by chance, the same for the same seed: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). Not one of the library's engines: of a template the
-// linker may take another file's code, which is not optimised, and under the thread sanitizer that took half of a test.
+// Numbers by chance, the same for the same seed: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). Not an engine of the standard library: of a
+// template the linker may take another file's code, which is not optimised. Under the thread sanitizer that took half of some tests.
 class Random {
 public:
     explicit Random(std::uint64_t seed) : state_(seed) {}

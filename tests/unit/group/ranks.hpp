@@ -19,14 +19,13 @@
 
 namespace sidestep::groups {
 
-// What a rank sends: sums are exact in any order.
+// What a rank sends: sums are exact in any order. The same for i and i + period.
+constexpr std::size_t period = 101;
 inline int small_number(int rank, std::size_t i) {
-    return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101) - 50;
+    return static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % period) - 50;
 }
 
-// The same for i and i + period. So memory is filled and compared in a few passes: a loop over all of it takes a sanitizer longer
-// than the operation.
-constexpr std::size_t period = 101;
+// Memory of numbers with that period, filled and compared in a few passes: a sanitizer takes longer for a loop over all of it.
 template <typename Number>
 void fill(const Allocation& memory, std::size_t count, const Number& number) {
     int* const all = static_cast<int*>(memory.address());
