@@ -155,7 +155,7 @@ private:
     Result<void> serve(backend::LinkOwner& owner);
     Result<void> wait_again(backend::LinkOwner& owner);
     Result<void> turn(backend::LinkOwner& owner, bool must);
-    Result<void> drain(backend::LinkOwner& owner);
+    Result<void> drain(backend::LinkOwner& owner, bool all);
     Result<void> take(backend::LinkOwner& owner, const ibv_wc& entry);
     Result<void> take_message(backend::LinkOwner& owner, std::size_t buffer, std::size_t size);
     Result<void> take_frame(backend::LinkOwner& owner, const Head& head, std::size_t buffer,
