@@ -11,7 +11,7 @@ namespace sidestep::backends::ncclnet {
 namespace {
 
 constexpr unsigned char magic[] = {'S', 'S', 'N', 'N'};
-constexpr unsigned char version = 1;
+constexpr unsigned char version = 2;
 
 bool all_zero(const unsigned char* from, std::size_t count) {
     return std::all_of(from, from + count, [](unsigned char byte) { return byte == 0; });
@@ -28,7 +28,8 @@ std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting) {
     std::copy(std::begin(magic), std::end(magic), bytes.begin());
     bytes[4] = version;
     std::memcpy(bytes.data() + 8, greeting.plugin.data(), std::min(greeting.plugin.size(), most_name));
-    std::copy(greeting.handle.begin(), greeting.handle.end(), bytes.begin() + 8 + most_name);
+    auto* const at = std::copy(greeting.handle.begin(), greeting.handle.end(), bytes.begin() + 8 + most_name);
+    std::copy(greeting.gpus.begin(), greeting.gpus.end(), at);
     return bytes;
 }
 
@@ -45,7 +46,11 @@ Result<Greeting> parse_greeting(const unsigned char* bytes) {
     greeting.plugin.assign(name, std::find(name, name + most_name, 0));
     if (!all_zero(name + greeting.plugin.size(), most_name - greeting.plugin.size()))
         return no_sense("a greeting whose name has no end");
-    std::copy(name + most_name, bytes + greeting_bytes, greeting.handle.begin());
+    const unsigned char* const gpus = bytes + greeting_bytes - greeting.gpus.size();
+    std::copy(name + most_name, gpus, greeting.handle.begin());
+    std::copy(gpus, bytes + greeting_bytes, greeting.gpus.begin());
+    if (std::ranges::max(greeting.gpus) > backend::longest_distance)
+        return no_sense("a greeting with a GPU farther away than any is");
     return greeting;
 }
 

@@ -7,6 +7,7 @@
 
 #include <sidestep/result.hpp>
 
+#include "backend/nearness.hpp"
 #include "backend/network.hpp"
 #include "driver/nccl_net.hpp"
 
@@ -16,12 +17,14 @@ namespace sidestep::backends::ncclnet {
 struct Greeting {
     std::string plugin;  // what it calls itself; longer than most_name is cut
     driver::NcclNetHandle handle{};
+    backend::GpuDistances gpus{};  // from its device
 
     bool operator==(const Greeting&) const = default;
 };
 
 constexpr std::size_t most_name = 48;
-constexpr std::size_t greeting_bytes = 8 + most_name + driver::nccl_net::handle_bytes;
+constexpr std::size_t greeting_bytes =
+    8 + most_name + driver::nccl_net::handle_bytes + backend::most_told_gpus;
 
 // io_error: the other machine sent `what`.
 Error no_sense(std::string what);

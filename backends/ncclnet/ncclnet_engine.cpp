@@ -36,6 +36,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
     SIDESTEP_TRY(means->plugin, start_plugin(options));
     SIDESTEP_TRY(means->pump, Pump::start());
     means->patience = options.patience;
+    means->topology = options.topology;
     means->prepared = std::make_shared<PreparedMemory>(
         means->pump, options.most_pinned != 0 ? options.most_pinned : driver::machine_memory() / 2);
     const auto make = [pump = means->pump] { return Bounce::make(pump); };
@@ -45,14 +46,13 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
     base::log(base::LogLevel::info,
               fmt::format("the network plugin {} ({}, version {}) carries bytes by {}", net->name(),
                           net->library(), net->version(), names_of(means->plugin)));
-    return std::unique_ptr<Engine>(new Engine(std::move(means), options.topology));
+    return std::unique_ptr<Engine>(new Engine(std::move(means)));
 }
 
-Engine::Engine(std::shared_ptr<Means> means, const Topology* topology)
+Engine::Engine(std::shared_ptr<Means> means)
     // A plugin that takes no memory of GPUs says so when it is asked: prepare_device().
     : RailEngine("ncclnet", {.direct_above = most_small}),
       means_(std::move(means)),
-      topology_(topology),
       loopbacks_(means_->plugin, means_->patience, means_->pump) {}
 
 Engine::~Engine() {
@@ -85,8 +85,8 @@ Result<std::shared_ptr<const void>> Engine::prepare(void* address, Bytes size) {
 std::vector<backend::Nearness> Engine::nearness_to(const Place& gpu) const {
     std::vector<backend::Nearness> all;
     for (const auto& device : means_->plugin.devices)
-        all.push_back(topology_
-                          ? backend::nearness(*topology_, backend::card_at(*topology_, device.pci_path), gpu)
+        all.push_back(means_->topology != nullptr
+                          ? backend::nearness(*means_->topology, means_->card_of(device), gpu)
                           : backend::Nearness());
     return all;
 }

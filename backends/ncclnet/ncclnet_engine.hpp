@@ -38,7 +38,7 @@ public:
     const backend::LargeFrames& counts() const { return means_->counts; }
 
 private:
-    Engine(std::shared_ptr<Means> means, const Topology* topology);
+    explicit Engine(std::shared_ptr<Means> means);
     Result<std::shared_ptr<backend::Rail>> rail(int socket, std::size_t number,
                                                 const backend::SocketKeys& keys) override;
     Result<driver::EventLoop*> loop();
@@ -49,7 +49,6 @@ private:
     std::string nearest_to(const Place& gpu) const;
 
     const std::shared_ptr<Means> means_;
-    const Topology* const topology_;  // null: not known
     Loopbacks loopbacks_;
     backend::DeviceTrials trials_;
     std::mutex mutex_;  // guards what follows

@@ -63,6 +63,7 @@ Result<void> Rail::make() {
                      {}};
     mine_.plugin = net.name();
     SIDESTEP_TRY(mine_.handle, *handle);
+    mine_.gpus = backend::gpu_distances(means_->topology, means_->card_of(device_));
     const auto bytes = to_bytes(mine_);
     const driver::TcpSocket::Part part{bytes.data(), bytes.size()};
     SIDESTEP_TRY(const Bytes sent, socket_.send({&part, 1}));
@@ -71,10 +72,12 @@ Result<void> Rail::make() {
     return {};
 }
 
-int Rail::distance(const void* payload) const {
+int Rail::distance(const void* payload, unsigned to_gpu) const {
     if (means_->plugin.devices.size() == 1 || payload == nullptr) return 0;
     const auto range = means_->prepared->find(payload, 1);
-    return range && !range->distances.empty() ? range->distances[number_] : 0;
+    const int here = range && !range->distances.empty() ? range->distances[number_] : 0;
+    if (to_gpu == 0) return backend::distance_both_ways(here, 0);
+    return backend::distance_both_ways(here, joined_.load() ? gpus_[to_gpu - 1] : backend::longest_distance);
 }
 
 // A step may be made before the loop has said what it is called: whoever needs the number waits for the mutex.

@@ -33,6 +33,12 @@ struct Means {
     std::shared_ptr<Bounces> bounces_out;
     std::shared_ptr<Bounces> bounces_in;  // others, so that two machines that wait for each other's go on
     backend::LargeFrames counts;
+    const Topology* topology = nullptr;  // null: not known
+
+    // What the kernel calls the card of a device; empty where the topology has none.
+    std::string card_of(const driver::NcclNetDevice& device) const {
+        return topology != nullptr ? backend::card_at(*topology, device.pci_path) : std::string();
+    }
 };
 
 // Frames, and what is said about them, go over the socket, because it wakes the waiting thread and a plugin
@@ -51,7 +57,7 @@ public:
 
     Result<void> watch(Run run) override;
     Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
-    int distance(const void* payload) const override;
+    int distance(const void* payload, unsigned to_gpu) const override;
     std::string over() const override { return device_.name; }
     Result<void> send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override;
     Result<void> look(backend::LinkOwner& owner) override;
@@ -164,7 +170,8 @@ private:
     std::atomic<unsigned> resumed_{0};
 
     std::atomic<Bytes> queued_{0};
-    std::atomic<bool> joined_{false};  // the other end has said who it is
+    backend::GpuDistances gpus_{};     // at the other end; constant from joined_ on
+    std::atomic<bool> joined_{false};  // it has said who it is
     int silent_ = 0;                   // seconds; lives() alone
     Time made_;
     mutable std::mutex mutex_;  // guards what follows

@@ -103,6 +103,7 @@ Result<void> Rail::take_greeting() {
     SIDESTEP_CHECK(check_same_plugin(mine_, theirs));
     begin_ += greeting_bytes;
     greeted_ = true;
+    gpus_ = theirs.gpus;
     joined_.store(true);
     means_->pump->post([bulk = bulk_, handle = theirs.handle] { bulk->join(handle); });
     return {};

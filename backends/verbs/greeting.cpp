@@ -11,7 +11,7 @@ namespace sidestep::backends::verbs {
 namespace {
 
 constexpr std::uint32_t greeting_magic = 0x42565353;  // "SSVB"
-constexpr std::uint16_t greeting_version = 1;
+constexpr std::uint16_t greeting_version = 2;
 constexpr std::uint32_t most_24_bits = (1u << 24) - 1;
 
 Error no_greeting(std::string why) {
@@ -45,6 +45,8 @@ Result<void> check_values(const Greeting& greeting) {
         return no_greeting(fmt::format("{} buffers", greeting.receives));
     if (greeting.offers < 1 || greeting.offers > most_offers)
         return no_greeting(fmt::format("{} offers", greeting.offers));
+    if (std::ranges::max(greeting.gpus) > backend::longest_distance)
+        return no_greeting("a GPU farther away than any is");
     return {};
 }
 
@@ -70,6 +72,7 @@ std::array<unsigned char, greeting_bytes> to_bytes(const Greeting& greeting) {
     put_number(at + 36, greeting.eager);
     put_number(at + 40, greeting.receives);
     put_number(at + 42, greeting.offers);
+    std::copy(greeting.gpus.begin(), greeting.gpus.end(), at + 48);
     return bytes;
 }
 
@@ -92,6 +95,7 @@ Result<Greeting> parse_greeting(const unsigned char* bytes) {
     greeting.eager = get_number<std::uint32_t>(bytes + 36);
     greeting.receives = get_number<std::uint16_t>(bytes + 40);
     greeting.offers = get_number<std::uint16_t>(bytes + 42);
+    std::copy(bytes + 48, bytes + greeting_bytes, greeting.gpus.begin());
     if (auto checked = check_values(greeting); !checked) return checked.error();
     return greeting;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <sidestep/result.hpp>
+#include "backend/nearness.hpp"
 
 namespace sidestep::backends::verbs {
 
@@ -23,14 +24,15 @@ struct Greeting {
     std::uint16_t lid = 0;
     std::uint8_t mtu = 0;  // 1: 256 bytes, and so on to 5: 4096
     LinkLayer layer = LinkLayer::ethernet;
-    std::uint32_t eager = 0;     // bytes that fit behind a frame in one buffer
-    std::uint16_t receives = 0;  // messages that may wait unread
-    std::uint16_t offers = 0;    // that may be open at a time
+    std::uint32_t eager = 0;       // bytes that fit behind a frame in one buffer
+    std::uint16_t receives = 0;    // messages that may wait unread
+    std::uint16_t offers = 0;      // that may be open at a time
+    backend::GpuDistances gpus{};  // from the card
 
     bool operator==(const Greeting&) const = default;
 };
 
-constexpr std::size_t greeting_bytes = 48;
+constexpr std::size_t greeting_bytes = 48 + backend::most_told_gpus;
 // Bounds of what another end may say.
 // The list of places of a scatter fits into one buffer, and so comes before what it is of.
 constexpr std::uint32_t least_eager = 4096, most_eager = 64 << 10;

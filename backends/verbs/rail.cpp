@@ -108,6 +108,7 @@ Result<void> Rail::greet() {
     mine_.eager = eager_bytes;
     mine_.receives = receives;
     mine_.offers = most_open;
+    mine_.gpus = backend::gpu_distances(means_->topology, means_->name());
     const auto bytes = to_bytes(mine_);
     return say(bytes.data(), bytes.size());
 }
@@ -128,15 +129,18 @@ Result<void> Rail::watch_completions() {
     return completions_->arm(true);
 }
 
-// How far the card is from memory that was made ready for it; of other memory none is nearer. Rails that have not met are last.
-int Rail::distance(const void* payload) const {
+// How far the cards are from memory that was made ready for this one, and from the other machine's GPU; of other memory none is
+// nearer. Rails that have not met are last.
+int Rail::distance(const void* payload, unsigned to_gpu) const {
     if (cards_.size() == 1 || payload == nullptr) return 0;
+    int there = 0;
     {
         std::lock_guard lock(mutex_);
         if (state_ == State::meeting || state_ == State::greeting) return std::numeric_limits<int>::max();
+        if (to_gpu > 0) there = agreed_.gpus[to_gpu - 1];
     }
     const auto part = means_->prepared->find(payload, 1);
-    return part ? part->distance : 0;
+    return backend::distance_both_ways(part ? part->distance : 0, there);
 }
 
 std::string Rail::over() const {

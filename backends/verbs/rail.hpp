@@ -30,6 +30,7 @@ struct Means {
     std::shared_ptr<Bounces> bounces_in;  // others, so that two machines that wait for each other's go on
     std::shared_ptr<backend::LargeFrames> counts;                  // of the engine
     std::atomic<std::chrono::steady_clock::time_point> avoided{};  // until then: it lost a link
+    const Topology* topology = nullptr;                            // null: not known
 
     const std::string& name() const { return card.context->name(); }
     bool works() const { return std::chrono::steady_clock::now() >= avoided.load() && port_is_up(card); }
@@ -50,7 +51,7 @@ public:
     Rail& operator=(const Rail&) = delete;
 
     Result<void> watch(Run run) override;
-    int distance(const void* payload) const override;
+    int distance(const void* payload, unsigned to_gpu) const override;
     std::string over() const override;
     Bytes queued() const override { return queued_.load(std::memory_order_relaxed); }
     Result<void> send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override;

@@ -60,6 +60,22 @@ std::size_t nearest_card(const Topology& topology, const std::vector<std::string
     return static_cast<std::size_t>(nearest - cards.begin());
 }
 
+GpuDistances gpu_distances(const Topology* topology, const std::string& card) {
+    GpuDistances all;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const Place gpu = Place::gpu(static_cast<int>(i));
+        const int distance =
+            topology != nullptr ? nearness(*topology, card, gpu).distance() : longest_distance;
+        all[i] = static_cast<std::uint8_t>(distance);
+    }
+    return all;
+}
+
+std::uint8_t told_gpu(const Place& place) {
+    const bool told = place.is_gpu() && place.index() < static_cast<int>(most_told_gpus);
+    return told ? static_cast<std::uint8_t>(place.index() + 1) : std::uint8_t{0};
+}
+
 std::string card_words(const Topology& topology, const std::string& card,
                        const std::vector<LeftOut>& left_out, const Place& place) {
     const Nearness near = nearness(topology, card, place);

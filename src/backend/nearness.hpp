@@ -1,12 +1,15 @@
 // How near network cards are to memory, by the topology. Pure.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <sidestep/topology.hpp>
+#include "backend/network.hpp"
 
 namespace sidestep::backend {
 
@@ -29,6 +32,18 @@ Nearness nearness(const Topology& topology, const std::string& card, const Place
 
 // The position of the nearest, of equals the first; there is at least one card.
 std::size_t nearest_card(const Topology& topology, const std::vector<std::string>& cards, const Place& place);
+
+// How far the card is from each of the first GPUs of its machine, as Nearness has it. Each end tells the other.
+using GpuDistances = std::array<std::uint8_t, most_told_gpus>;
+constexpr std::uint8_t longest_distance = static_cast<std::uint8_t>(PathClass::net);
+// `topology` null: not known.
+GpuDistances gpu_distances(const Topology* topology, const std::string& card);
+// Of a way that begins so far from the bytes and ends so far from where they go: the longer half counts before the sum.
+constexpr int distance_both_ways(int here, int there) {
+    return (here > there ? here : there) * 2 * (longest_distance + 1) + here + there;
+}
+// What a frame tells of the place that its bytes go to: Frame::to_gpu.
+std::uint8_t told_gpu(const Place& place);
 
 // A card that an engine does not use.
 struct LeftOut {

@@ -28,7 +28,8 @@ std::uint64_t number_at(const unsigned char* from) {
 
 std::array<unsigned char, frame_bytes> to_bytes(const Frame& frame) {
     std::array<unsigned char, frame_bytes> bytes{};
-    unsigned char* at = put(bytes.data(), static_cast<std::uint64_t>(frame.kind));
+    unsigned char* at = put(
+        bytes.data(), static_cast<std::uint64_t>(frame.kind) | static_cast<std::uint64_t>(frame.to_gpu) << 8);
     at = put(at, frame.request);
     at = put(at, frame.region);
     at = put(at, frame.offset);
@@ -44,12 +45,12 @@ Result<Frame> parse_frame(const unsigned char* bytes) {
         return Error{ErrorCode::io_error, fmt::format("the other machine sent {}", what), "frame",
                      "use one version of sidestep"};
     };
-    const std::uint64_t kind = number_at(bytes);
-    if (kind < 1 || kind > static_cast<std::uint64_t>(Frame::Kind::gather))
+    const std::uint64_t head = number_at(bytes), kind = head & 0xff, to_gpu = head >> 8;
+    if (kind < 1 || kind > static_cast<std::uint64_t>(Frame::Kind::gather) || to_gpu > most_told_gpus)
         return wrong("something that is no frame");
     Frame frame{static_cast<Frame::Kind>(kind), number_at(bytes + 8),  number_at(bytes + 16),
                 number_at(bytes + 24),          number_at(bytes + 32), number_at(bytes + 40),
-                number_at(bytes + 48),          number_at(bytes + 56)};
+                number_at(bytes + 48),          number_at(bytes + 56), static_cast<std::uint8_t>(to_gpu)};
     const bool push = frame.kind == Frame::Kind::push || frame.kind == Frame::Kind::scatter;
     if (push && frame.size > max_push) return wrong("a push that is too large");
     if (frame.kind == Frame::Kind::places && frame.size > most_places * place_bytes)

@@ -50,6 +50,9 @@ struct Frame {
     std::uint64_t target = 0;  // of a pass, or a gather; 0 elsewhere
     Bytes target_offset = 0;   // of a pass
     Bytes at = 0;  // which bytes of the request a push to a region, a pull or a pass is about; 0 elsewhere
+    // Of bytes, and of what asks for them: for memory of which GPU of the machine that they go to, from 1 on; 0: of none, or nobody
+    // knows. The sender takes a card for them that leads to one near it.
+    std::uint8_t to_gpu = 0;
 
     bool operator==(const Frame&) const = default;
     // The frame concerns bytes of a region that was requested, or carries them.
@@ -64,7 +67,8 @@ constexpr Bytes max_push = Bytes{1} << 20;
 constexpr Bytes max_fault = 1024;
 // Of one link: a machine may have as many devices of a fabric, each with a socket of its own.
 constexpr std::size_t most_sockets = 32;
-constexpr std::size_t most_places = 256;  // of one scatter
+constexpr std::size_t most_places = 256;    // of one scatter
+constexpr std::size_t most_told_gpus = 16;  // of a machine
 constexpr Bytes place_bytes = 16;
 
 // A frame as it travels: numbers of 8 bytes, the lowest first.

@@ -57,13 +57,13 @@ private:
         return Error{ErrorCode::io_error, "the link to the other machine has ended", std::string(name_), {}};
     }
     void finish(const Error& why, bool tell);
-    // By the rail with the least on its way, of those that are nearest to the payload.
+    // By the rail with the least on its way, of those that are nearest to the payload and to where it goes.
     template <typename Send>
-    void send_by(const void* payload, Send&& send) {
+    void send_by(const void* payload, const Frame& frame, Send&& send) {
         const auto all = rails();
         if (all->empty()) return;
-        const auto rank = [payload](const auto& rail) {
-            return std::pair(rail->distance(payload), rail->queued() / little);
+        const auto rank = [&](const auto& rail) {
+            return std::pair(rail->distance(payload, frame.to_gpu), rail->queued() / little);
         };
         const auto least = std::min_element(all->begin(), all->end(),
                                             [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
@@ -104,7 +104,7 @@ Result<void> RailEngine::RailLink::add(int socket, const SocketKeys& keys) {
 }
 
 void RailEngine::RailLink::send(const Frame& frame, const void* payload, std::function<void()> sent) {
-    send_by(payload, [&](Rail& rail) { return rail.send(frame, payload, std::move(sent)); });
+    send_by(payload, frame, [&](Rail& rail) { return rail.send(frame, payload, std::move(sent)); });
 }
 
 void RailEngine::RailLink::send_all(std::span<const Outgoing> frames, std::function<void()> sent) {
@@ -118,7 +118,8 @@ void RailEngine::RailLink::send_all(std::span<const Outgoing> frames, std::funct
         }
         frames = finished;
     }
-    send_by(frames.front().payload, [&](Rail& rail) { return rail.send_all(frames, std::move(sent)); });
+    send_by(frames.front().payload, frames.front().frame,
+            [&](Rail& rail) { return rail.send_all(frames, std::move(sent)); });
 }
 
 std::string RailEngine::RailLink::over() const {

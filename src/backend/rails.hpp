@@ -29,9 +29,10 @@ public:
 
     // What waits to go out or is on its way, in bytes.
     virtual Bytes queued() const = 0;
-    // How far what it goes over is from that memory: 0 is nearest. A link prefers the nearest of its rails.
-    virtual int distance(const void* payload) const {
-        static_cast<void>(payload);
+    // How far what it goes over is from that memory here, and from that GPU of the other machine (Frame::to_gpu): 0 is nearest. A
+    // link prefers the nearest of its rails.
+    virtual int distance(const void* payload, unsigned to_gpu) const {
+        static_cast<void>(payload), static_cast<void>(to_gpu);
         return 0;
     }
     // As Link::over().

@@ -19,6 +19,8 @@ struct Part {
     Bytes at = 0;                     // of the request; Parts says
     std::uint64_t target = 0;         // of a pass: a region of a third machine, as the sender calls it
     Bytes target_offset = 0;
+    std::uint8_t to_gpu =
+        0;  // as a frame tells it: of the region, of the memory here for a pull, of a pass's target
 };
 
 // The bytes of a request, one part after the other. Constant.
@@ -54,7 +56,7 @@ public:
                 const Bytes size = std::min({most, next->size - within, range.end - at});
                 each(Part{next->region, next->offset + within, size,
                           next->memory != nullptr ? next->memory + within : nullptr, at, next->target,
-                          next->target_offset + within});
+                          next->target_offset + within, next->to_gpu});
                 within += size;
                 at += size;
             }

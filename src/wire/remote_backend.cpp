@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <sidestep/network.hpp>
 
+#include "backend/nearness.hpp"
 #include "base/try.hpp"
 #include "wire/checked_link.hpp"
 #include "wire/far.hpp"
@@ -314,9 +315,15 @@ struct Ends {
     const Far& asked() const { return (from.remote() ? from : to).far(); }
     Part part_of(const backend::Piece& piece) const {
         const Bytes first = from.base() + piece.from_offset, target = to.base() + piece.to_offset;
+        const std::uint8_t to_gpu = backend::told_gpu(to.buffer().place());
         if (!from.remote())
-            return {to.far().attached.region, target, piece.size, bytes(from) + piece.from_offset};
-        Part part{from.far().attached.region, first, piece.size};
+            return {.region = to.far().attached.region,
+                    .offset = target,
+                    .size = piece.size,
+                    .memory = bytes(from) + piece.from_offset,
+                    .to_gpu = to_gpu};
+        Part part{
+            .region = from.far().attached.region, .offset = first, .size = piece.size, .to_gpu = to_gpu};
         if (to.remote())
             part.target_offset = target;
         else
@@ -343,14 +350,15 @@ Result<backend::Progress> RemoteBackend::start(const backend::Piece& piece, back
     asked.peer->use_better_engine();
     const Part part = ends.part_of(piece);
     if (!ends.from.remote())
-        return asked.session->push(part.memory, part.region, part.offset, part.size, flight, ends.from.own());
+        return asked.session->push(part.memory, part.region, part.offset, part.size, flight, ends.from.own(),
+                                   part.to_gpu);
     if (ends.to.remote()) {
         const auto bridge = ends.to.far().bridge_from(asked, peers_.workers(), failures_);
         ends.to.use(bridge);
         SIDESTEP_CHECK(bridge->pass({part}, [&flight](const Result<void>& result) { flight.end(result); }));
     } else {
-        SIDESTEP_CHECK(
-            asked.session->pull(part.region, part.offset, part.size, part.memory, flight, ends.to.own()));
+        SIDESTEP_CHECK(asked.session->pull(part.region, part.offset, part.size, part.memory, flight,
+                                           ends.to.own(), part.to_gpu));
     }
     return backend::Progress::pending;
 }

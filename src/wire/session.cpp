@@ -14,8 +14,12 @@ using backend::Frame;
 
 namespace {
 
-Part part_of(std::uint64_t region, Bytes offset, Bytes size, const void* memory) {
-    return {region, offset, size, const_cast<unsigned char*>(static_cast<const unsigned char*>(memory))};
+Part part_of(std::uint64_t region, Bytes offset, Bytes size, const void* memory, std::uint8_t to_gpu) {
+    return {.region = region,
+            .offset = offset,
+            .size = size,
+            .memory = const_cast<unsigned char*>(static_cast<const unsigned char*>(memory)),
+            .to_gpu = to_gpu};
 }
 
 }  // namespace
@@ -93,7 +97,7 @@ void Session::add_places(Bundle& bundle, std::uint64_t request, const std::vecto
     if (first.target != 0)
         for (const Part& part : parts) places.push_back({part.target_offset, 0});
     const auto list = std::make_shared<const std::string>(backend::to_bytes(places));
-    Frame frame{Frame::Kind::places, request, first.region, 0, list->size(), 0, 0, first.at};
+    Frame frame{Frame::Kind::places, request, first.region, 0, list->size(), 0, 0, first.at, first.to_gpu};
     bundle.make_room(2, kind == Frame::Kind::scatter ? bytes : 0);
     bundle.add({frame, list->data()}, list);
     frame.kind = kind;
@@ -128,10 +132,10 @@ public:
 
 private:
     void add_alone(const Part& part) {
-        bundle_.add(
-            {.frame = {Frame::Kind::push, request_, part.region, part.offset, part.size, 0, 0, part.at},
-             .payload = part.memory,
-             .may_wait = may_wait_});
+        bundle_.add({.frame = {Frame::Kind::push, request_, part.region, part.offset, part.size, 0, 0,
+                               part.at, part.to_gpu},
+                     .payload = part.memory,
+                     .may_wait = may_wait_});
     }
     Bundle& bundle_;
     const std::uint64_t request_;
@@ -145,7 +149,7 @@ private:
 void Session::send_small(const Line& line, std::uint64_t number, const Request& request, Range range) {
     const Part& part = request.parts->first();
     const backend::Outgoing one{.frame = {Frame::Kind::push, number, part.region, part.offset + range.begin,
-                                          range.size(), 0, 0, range.begin},
+                                          range.size(), 0, 0, range.begin, part.to_gpu},
                                 .payload = part.memory + range.begin,
                                 .may_wait = others_are_on_their_way()};
     sent_.fetch_add(range.size(), std::memory_order_relaxed);
@@ -185,6 +189,7 @@ void Session::queue_own(const Line& line, std::uint64_t number, const Request& r
             if (part.region != fetch.into) {
                 add();
                 fetch = {request.own, number, part.at, nullptr, part.region};
+                fetch.to_gpu = part.to_gpu;
             }
             fetch.places.push_back(
                 {static_cast<Bytes>(part.memory - request.own->device_address), part.size});
@@ -211,7 +216,7 @@ void Session::send_own(const Line& line, const Fetch& part, const std::shared_pt
     Bytes at = part.at;
     for (std::size_t i = 0; i < part.places.size(); ++i) {
         const Bytes size = part.places[i].size;
-        scattering.add({part.into, part.to_offsets[i], size, from, at});
+        scattering.add({part.into, part.to_offsets[i], size, from, at, 0, 0, part.to_gpu});
         from += size;
         at += size;
     }
@@ -223,7 +228,8 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
     Bundle bundle(line.link, {});
     const bool may_wait = others_are_on_their_way();
     const auto ask_for = [&](const Part& part) {
-        Frame frame{Frame::Kind::pull, number, part.region, part.offset, part.size, 0, 0, part.at};
+        Frame frame{Frame::Kind::pull, number,     part.region, part.offset, part.size, 0, 0,
+                    part.at,           part.to_gpu};
         if (request.pass) {
             frame.kind = Frame::Kind::pass;
             frame.target = part.target;
@@ -252,8 +258,9 @@ void Session::send_question(const Line& line, std::uint64_t number, const Reques
 
 // The request is not over until this returns, so that the flight is not ended in here.
 Result<backend::Progress> Session::push(const void* from, std::uint64_t region, Bytes offset, Bytes size,
-                                        backend::Flight& flight, std::shared_ptr<Region> own) {
-    Request request = request_of({part_of(region, offset, size, from)}, std::move(own));
+                                        backend::Flight& flight, std::shared_ptr<Region> own,
+                                        std::uint8_t to_gpu) {
+    Request request = request_of({part_of(region, offset, size, from, to_gpu)}, std::move(own));
     request.flight = &flight;
     SIDESTEP_TRY(const auto over, begin_push(request));
     if (!over) return backend::Progress::pending;
@@ -314,8 +321,8 @@ void Session::ask_waiting() {
 }
 
 Result<void> Session::pull(std::uint64_t region, Bytes offset, Bytes size, void* to, backend::Flight& flight,
-                           std::shared_ptr<Region> own) {
-    Request request = request_of({part_of(region, offset, size, to)}, std::move(own));
+                           std::shared_ptr<Region> own, std::uint8_t to_gpu) {
+    Request request = request_of({part_of(region, offset, size, to, to_gpu)}, std::move(own));
     request.flight = &flight;
     request.pull = true;
     return ask(request);

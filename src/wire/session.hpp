@@ -90,11 +90,12 @@ public:
 
     // Brings bytes of this machine to a region of the other, or from there. The flight is ended once they are where they
     // belong, or when that has failed; not where an error is answered. Only bounds that the other end gave are
-    // looked at there. `own`: memory of a GPU here, which holds them all; null: memory of the host.
+    // looked at there. `own`: memory of a GPU here, which holds them all; null: memory of the host. `to_gpu`: as in Frame.
     Result<backend::Progress> push(const void* from, std::uint64_t region, Bytes offset, Bytes size,
-                                   backend::Flight& flight, std::shared_ptr<Region> own = {});
+                                   backend::Flight& flight, std::shared_ptr<Region> own = {},
+                                   std::uint8_t to_gpu = 0);
     Result<void> pull(std::uint64_t region, Bytes offset, Bytes size, void* to, backend::Flight& flight,
-                      std::shared_ptr<Region> own = {});
+                      std::shared_ptr<Region> own = {}, std::uint8_t to_gpu = 0);
     // As push() and pull(), many parts as one; `told` is called once, on any thread, this one too.
     using Told = std::function<void(const Result<void>&)>;
     void bring(std::vector<Part> parts, Told told, std::shared_ptr<Region> own = {});
@@ -210,6 +211,7 @@ private:
             places{};                     // of the region; of a part that is sent: what goes together
         std::vector<Bytes> to_offsets{};  // where each goes in `to`, or `into`; else empty
         std::size_t next = 0;             // the first place that is left
+        std::uint8_t to_gpu = 0;          // as the frames tell it
         Bytes size = 0;                   // of all that are left
 
         bool leads_on() const { return to || into != 0; }

@@ -39,6 +39,7 @@ Result<void> Session::give(const Frame& frame) {
         if (all != frame.size) return not_asked_for();
         if (refused && count > 0) {
             Fetch fetch{*region, frame.request, frame.at, *target};
+            fetch.to_gpu = frame.to_gpu;
             for (std::size_t i = 0; leads_on && i < count; ++i) fetch.to_offsets.push_back(to[i].offset);
             places.resize(count);
             fetch.places = std::move(places);
@@ -117,6 +118,7 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
         return std::nullopt;
     }
     Fetch part{first.region, first.request, first.at, first.to, first.into};
+    part.to_gpu = first.to_gpu;
     const bool alone = part.leads_on() ? part.into != 0 && !by_slot : !line.scatters;
     do cut_fetch(part);
     while (!alone && goes_with(part));
@@ -149,7 +151,7 @@ public:
     void add(const Fetch& part, const Line& line) {
         if (!bundle_ || line.epoch != line_.epoch) begin(line);
         if (!goes_on(part)) flush();
-        if (places_ == 0) frame_ = {Frame::Kind::push, part.request, 0, part.at, 0};
+        if (places_ == 0) frame_ = {Frame::Kind::push, part.request, 0, part.at, 0, 0, 0, 0, part.to_gpu};
         frame_.size += part.size;
         places_ += part.places.size();
         const Region& from = *part.region;
@@ -269,7 +271,8 @@ void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& s
     auto sent = [slot] { static_cast<void>(slot); };
     if (part.to) return pass_on(part, static_cast<unsigned char*>(slot->address()), std::move(sent));
     sent_.fetch_add(part.size, std::memory_order_relaxed);
-    link()->send({Frame::Kind::push, part.request, 0, part.at, part.size}, slot->address(), std::move(sent));
+    link()->send({Frame::Kind::push, part.request, 0, part.at, part.size, 0, 0, 0, part.to_gpu},
+                 slot->address(), std::move(sent));
 }
 
 // Until the third machine has it nothing of it may be sent over this session's next link: it might come there last.
@@ -280,7 +283,7 @@ void Session::pass_on(const Fetch& part, unsigned char* slot, std::function<void
     for (std::size_t i = 0; i < part.places.size(); ++i) {
         const auto& [offset, size] = part.places[i];
         parts.push_back({part.to->target, part.to_offsets[i], size,
-                         slot != nullptr ? slot : part.region->address + offset});
+                         slot != nullptr ? slot : part.region->address + offset, 0, 0, 0, part.to_gpu});
         if (slot != nullptr) slot += size;
     }
     Fetch one{part.region, part.request, part.at, part.to};

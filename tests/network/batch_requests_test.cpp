@@ -1,7 +1,9 @@
 // A batch is one request to each node, and few frames, whatever the number of its pieces.
+#include <map>
 #include <set>
 #include <tuple>
 
+#include "backend/nearness.hpp"
 #include "backend/network.hpp"
 #include "backends/ncclnet/message.hpp"
 #include "base/try.hpp"
@@ -28,6 +30,7 @@ struct Asked {
     std::set<std::uint64_t> requests;
     std::set<Frame::Kind> kinds;
     std::size_t frames = 0;
+    std::map<unsigned, std::size_t> to_gpus;  // how many tell of which
 
     // `by_plugin`: the sockets are rails of one (backends/ncclnet/message.hpp).
     explicit Asked(Proxy& proxy, bool by_plugin = false) {
@@ -63,8 +66,19 @@ private:
         requests.insert(frame.request);
         kinds.insert(frame.kind);
         ++frames;
+        ++to_gpus[frame.to_gpu];
     }
 };
+
+// Of which the frames tell that are not in `before`.
+std::set<unsigned> told_since(const Asked& after, const std::map<unsigned, std::size_t>& before = {}) {
+    std::set<unsigned> told;
+    for (const auto& [gpu, count] : after.to_gpus) {
+        const auto found = before.find(gpu);
+        if (found == before.end() || found->second < count) told.insert(gpu);
+    }
+    return told;
+}
 
 // One node that its clients know by two names, behind a proxy for each.
 class BatchRequests : public test::Nodes {
@@ -113,6 +127,12 @@ TEST_P(WaysOfBatches, AreOneRequest) {
     // What the first node brings the second together depends on what it has heard at a time.
     const Asked beyond(to_m);
     EXPECT_EQ(beyond.frames > 0, past_here);
+    // One copy, the batch, and what its first node passes on: each tells the GPU that the bytes are for.
+    using Told = std::set<unsigned>;
+    const unsigned first = backend::told_gpu(source.place()), last = backend::told_gpu(target.place());
+    EXPECT_EQ(told_since(before), source.place().node().empty() ? Told{} : Told{first});
+    EXPECT_EQ(told_since(after, before.to_gpus), Told{last});
+    EXPECT_EQ(told_since(beyond), past_here ? Told{last} : Told{});
     EXPECT_LT(beyond.frames, piece_count / 8);
     ASSERT_TRUE(here->copy(target.buffer(), Buffer::host(came.data(), batch_bytes)).wait());
     for (std::size_t i = piece_count; i-- > 0;) expected += text.substr(i * piece_bytes, piece_bytes);
@@ -158,6 +178,7 @@ TEST_F(BatchRequests, OfTwoAllocationsOfAGpuInTurns) {
     };
     copy(Buffer::host(text.data(), batch_bytes), keys.buffer());
     copy(Buffer::host(text.data() + batch_bytes, batch_bytes), values.buffer());
+    copy(keys.buffer(), first.buffer());  // the link has been tried out by then
     const Asked before(to_n, true);
     std::vector<BatchItem> a, b, items;
     add(a, keys, first);
@@ -167,10 +188,12 @@ TEST_F(BatchRequests, OfTwoAllocationsOfAGpuInTurns) {
     ASSERT_TRUE(done) << done.error().to_string();
     const Asked after(to_n, true);
     EXPECT_LT(after.requests.size() - before.requests.size(), piece_count / 20) << "a few for each call";
+    EXPECT_EQ(told_since(after, before.to_gpus), std::set<unsigned>{2});
     for (BatchItem& item : items) std::swap(item.from, item.to);
     copy(Buffer::host(came.data(), batch_bytes), keys.buffer());
     copy(Buffer::host(came.data(), batch_bytes), values.buffer());
     ASSERT_TRUE(here->copy_batch(items).wait());
+    EXPECT_EQ(told_since(Asked(to_n, true), after.to_gpus), std::set<unsigned>{1}) << "questions too";
     copy(keys.buffer(), Buffer::host(came.data(), batch_bytes));
     copy(values.buffer(), Buffer::host(came.data() + batch_bytes, batch_bytes));
     EXPECT_TRUE(came == text);

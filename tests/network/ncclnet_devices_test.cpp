@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include "backend/device_trial.hpp"
+#include "backend/nearness.hpp"
 #include "driver/fd.hpp"
 #include "tests/network/host_pages.hpp"
 #include "tests/network/ncclnet_rig.hpp"
@@ -168,7 +169,7 @@ TEST_F(NcclNet, AQuestionForMemoryOfGpusEnds) {
     }
 }
 
-// Memory of a GPU goes by the device that is nearest to it, as far as plugin and topology tell.
+// Bytes from and to memory of a GPU go by the device that is nearest to it, as far as plugins and topologies tell.
 TEST_F(NcclNet, TheNearestDeviceCarries) {
     const auto topology = Topology::open("dgx-h100").value();
     struct Case {
@@ -178,7 +179,8 @@ TEST_F(NcclNet, TheNearestDeviceCarries) {
         const char* words;
         std::array<bool, 2> carry;  // each device
     };
-    const std::string text = sidestep::test::text_of(gpu_bytes, 1);
+    const std::string text = sidestep::test::text_of(gpu_bytes, 1),
+                      other = sidestep::test::text_of(gpu_bytes, 2);
     for (const auto& [fault, known, gpu, words, carry] :
          {Case{"", &topology, 0, "by dma-buf and fast0 (PXB): several switches from gpu:0", {true, false}},
           Case{"", &topology, 6, "by dma-buf and fast1 (PXB): several switches from gpu:6", {false, true}},
@@ -196,17 +198,24 @@ TEST_F(NcclNet, TheNearestDeviceCarries) {
         ASSERT_TRUE(ready) << ready.error().to_string();
         EXPECT_EQ((*ready)->words, words);
         join(gpu_bytes, 2);
-        const std::array<int, 2> before = {plugin.sends(0), plugin.sends(1)};
         std::memcpy(device.memory, text.data(), gpu_bytes);
-        std::atomic<std::uint64_t> sent{0};
-        for (Bytes at = 0; at < gpu_bytes; at += mib)
-            links[1]->send({Frame::Kind::push, 1, 1, at, mib}, device.memory + at, [&] { ++sent; });
-        ASSERT_TRUE(test::comes([&] { return targets[0]->came == gpu_bytes; }));
-        EXPECT_TRUE(targets[0]->text() == text);
-        for (const int one : {0, 1})
-            EXPECT_EQ(plugin.sends(one) > before[static_cast<std::size_t>(one)],
-                      carry[static_cast<std::size_t>(one)])
-                << one;
+        for (const bool there : {false, true}) {
+            SCOPED_TRACE(there ? "from the host to the other end's" : "from this end's");
+            const char* const from = there ? other.data() : device.memory;
+            Frame frame{Frame::Kind::push, 1, 1, 0, mib};
+            frame.to_gpu = there ? backend::told_gpu(Place::gpu(gpu)) : std::uint8_t{0};
+            const std::array<int, 2> before = {plugin.sends(0), plugin.sends(1)};
+            const Bytes all = targets[0]->came + gpu_bytes;
+            std::atomic<std::uint64_t> sent{0};
+            for (frame.offset = 0; frame.offset < gpu_bytes; frame.offset += mib)
+                links[1]->send(frame, from + frame.offset, [&] { ++sent; });
+            ASSERT_TRUE(test::comes([&] { return targets[0]->came == all; }));
+            EXPECT_TRUE(targets[0]->text() == (there ? other : text));
+            for (const int one : {0, 1})
+                EXPECT_EQ(plugin.sends(one) > before[static_cast<std::size_t>(one)],
+                          carry[static_cast<std::size_t>(one)])
+                    << one;
+        }
         end();
     }
 }

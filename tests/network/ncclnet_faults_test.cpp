@@ -174,9 +174,16 @@ TEST_F(NcclNet, WhatMakesNoSenseEndsTheLink) {
     {
         BareEnd end(*engine);
         auto newer = to_bytes(end.greeting);
-        newer[4] = 2;
+        newer[4] = 3;
         EXPECT_TRUE(end.say(newer));
-        EXPECT_TRUE(end.ends_with("version 2")) << end.owner->why.to_string();
+        EXPECT_TRUE(end.ends_with("version 3")) << end.owner->why.to_string();
+    }
+    {
+        BareEnd end(*engine);
+        Greeting far = end.greeting;
+        far.gpus.back() = backend::longest_distance + 1;
+        EXPECT_TRUE(end.say(to_bytes(far)));
+        EXPECT_TRUE(end.ends_with("farther away")) << end.owner->why.to_string();
     }
     struct Case {
         std::vector<Message> messages;

@@ -1,4 +1,5 @@
 // GPUs of the machine that asks: their memory goes to and from a node as it is, where what carries the bytes takes it.
+#include <array>
 #include <cstdlib>
 #include <string>
 
@@ -84,6 +85,28 @@ TEST_F(OwnGpu, GoesAsItIs) {
                 EXPECT_EQ(plugin.flushes() > flushed, bytes == own_bytes) << far.to_string();
             }
     }
+}
+
+// Bytes of host memory go by the device that is nearest to the GPU that gets them, at whichever end.
+TEST_F(OwnGpu, IsReachedByTheNearestDevice) {
+    begin();
+    const Allocation far = *here->allocate(*Place::parse("n/host"), own_bytes);
+    ASSERT_TRUE(here->copy(Buffer::host(text.data(), own_bytes), far.buffer()).wait());
+    for (const int index : {0, 6})
+        for (const char* there : {"", "n/"}) {
+            SCOPED_TRACE(fmt::format("{}gpu:{}", there, index));
+            const Allocation to =
+                *here->allocate(*Place::parse(fmt::format("{}gpu:{}", there, index)), own_bytes);
+            const Buffer from = *there == '\0' ? far.buffer() : Buffer::host(text.data(), own_bytes);
+            const int near = index == 0 ? 0 : 1;
+            const std::array before = {plugin.sends(0), plugin.sends(1)};
+            const auto copied = here->copy(from, to.buffer()).wait();
+            ASSERT_TRUE(copied) << copied.error().to_string();
+            EXPECT_GE(plugin.sends(near) - before[static_cast<std::size_t>(near)], own_bytes / 1_MiB);
+            // When each device is tried out with a GPU's memory it brings bytes there and back.
+            EXPECT_LT(plugin.sends(1 - near) - before[static_cast<std::size_t>(1 - near)], 4);
+            EXPECT_TRUE(holds(to.buffer(), text));
+        }
 }
 
 // What goes through host memory says why, in the route before, and in the receipt.

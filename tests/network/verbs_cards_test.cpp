@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include "backend/nearness.hpp"
 #include "backends/verbs/verbs_engine.hpp"
 #include "tests/contents.hpp"
 #include "tests/network/host_pages.hpp"
@@ -103,7 +104,7 @@ TEST_F(VerbsCards, OneThatGoesDownIsLeftOut) {
     EXPECT_FALSE(engine->works());
 }
 
-// A frame goes by the rail whose card is nearest to its bytes, and no other.
+// A frame goes by the rail whose cards are nearest to its bytes and to where they go, and no other.
 TEST_F(VerbsCards, NearestOneCarriesThem) {
     Topology::Parts parts;
     parts.name = "made up";
@@ -134,13 +135,22 @@ TEST_F(VerbsCards, NearestOneCarriesThem) {
     const std::string first(one_mib, 'a');
     for (int i = 0; i < 8; ++i) push(0, first, one_mib, sent);
     ASSERT_TRUE(test::comes([&] { return sent == 8; }));
-    const auto before = std::pair(packets_of(one), packets_of(other));
-    push(0, bytes, one_mib, sent);
-    ASSERT_TRUE(test::comes([&] { return sent == 24; }));
-    EXPECT_TRUE(targets[1]->text() == bytes);
-    const auto by_one = packets_of(one) - before.first, by_other = packets_of(other) - before.second;
-    fmt::print("packets: {} by {}, {} by {}\n", by_one, one, by_other, other);
-    EXPECT_GT(by_other, 20 * by_one);
+    std::uint64_t all = 8;
+    const auto expect_by_other = [&](const char* what, const std::string& from, std::uint8_t to_gpu) {
+        const auto before = std::pair(packets_of(one), packets_of(other));
+        Frame frame{Frame::Kind::push, 1, 1, 0, one_mib};
+        frame.to_gpu = to_gpu;
+        for (; frame.offset < from.size(); frame.offset += one_mib)
+            links[0]->send(frame, from.data() + frame.offset, [&] { ++sent; });
+        all += 16;
+        ASSERT_TRUE(test::comes([&] { return sent == all; }));
+        EXPECT_TRUE(targets[1]->text() == from);
+        const auto by_one = packets_of(one) - before.first, by_other = packets_of(other) - before.second;
+        fmt::print("packets {}: {} by {}, {} by {}\n", what, by_one, one, by_other, other);
+        EXPECT_GT(by_other, 20 * by_one) << what;
+    };
+    expect_by_other("from gpu:0", bytes, 0);
+    expect_by_other("to gpu:0", sidestep::test::text_of(16 * one_mib, 2), backend::told_gpu(Place::gpu(0)));
     end();
 }
 

@@ -18,7 +18,7 @@ const char* const ipv6 = "2001:0db8:0000:0000:0000:0000:0000:0001";
 const char* const link_local = "fe80:0000:0000:0000:0000:00ff:fe00:0001";
 
 Greeting good() {
-    return {0x123456, 0xabcdef, gid_of(ipv4), 7, 3, LinkLayer::ethernet, 4096, 64, 32};
+    return {0x123456, 0xabcdef, gid_of(ipv4), 7, 3, LinkLayer::ethernet, 4096, 64, 32, {3, 4, 8}};
 }
 
 TEST(Greeting, ComesBackAsItWas) {
@@ -37,12 +37,13 @@ TEST(Greeting, OtherBytesAreRefused) {
         const char* why;
     };
     const std::vector<Case> cases = {
-        {0, 'X', "it is none"},     {4, 2, "version 2"},     {6, 47, "another size"},
+        {0, 'X', "it is none"},     {4, 3, "version 3"},     {6, 47, "another size"},
         {11, 1, "no queue pair"},   {15, 1, "24 bits"},      {34, 0, "packet size 0"},
         {34, 6, "packet size 6"},   {35, 0, "link layer 0"}, {35, 3, "link layer 3"},
         {37, 0, "buffers of 0"},    {39, 1, "buffers of"},   {40, 3, "3 buffers"},
         {41, 0x20, "8256 buffers"}, {42, 0, "0 offers"},     {43, 8, "2080 offers"},
-        {44, 1, "mean nothing"},    {47, 1, "mean nothing"}};
+        {44, 1, "mean nothing"},    {47, 1, "mean nothing"}, {48, 9, "farther away"},
+        {63, 0xff, "farther away"}};
     for (const auto& [at, byte, why] : cases) {
         auto bytes = to_bytes(good());
         bytes[at] = byte;

@@ -32,6 +32,8 @@ std::vector<Frame> good_frames() {
         {Frame::Kind::scatter, 1, 2, 0, max_push, 0, 0, 7},
         {Frame::Kind::gather, 1, 2, 0, 1ull << 40, 0, 0, 7},
         {Frame::Kind::gather, 1, 2, 0, 4, 5, 0, 7},
+        {Frame::Kind::push, 1, 2, 3, 4, 0, 0, 0, 1},
+        {Frame::Kind::pull, 1, 2, 3, 4, 0, 0, 5, most_told_gpus},
     };
 }
 
@@ -80,7 +82,8 @@ TEST(Frame, OtherBytesAreNone) {
         {"kind 0", 0, {0}},
         {"kind 9", 0, {9}},
         {"kind 255", 0, {255}},
-        {"a kind of 2 bytes", 1, {1}},
+        {"a GPU past the last", 1, {most_told_gpus + 1}},
+        {"a GPU of 2 bytes", 2, {1}},
         {"a kind of 8 bytes", 7, {1}},
         {"a push one too large", 32, {1, 0, 0x10}},
         {"a push of 2^32", 36, {1}},

@@ -1,6 +1,7 @@
 // Which card is nearest to memory, on machines that were recorded and built-in ones.
 #include "backend/nearness.hpp"
 
+#include <limits>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -64,6 +65,37 @@ TEST(Nearness, WhatTheTopologyDoesNotTellIsFarthest) {
     EXPECT_EQ(nearness(topology, "mlx5_0", Place::gpu(99)), Nearness());
     EXPECT_EQ(nearest_card(topology, {"rxe0", "mlx5_6", "mlx5_0"}, Place::gpu(0)), 2u);
     EXPECT_EQ(nearest_card(topology, {"rxe0", "rxe1"}, Place::gpu(0)), 0u) << "of equals the first";
+}
+
+// What each end tells the other of its cards, and frames of where their bytes go.
+TEST(Nearness, GpusOfTheOtherEndAreTold) {
+    const auto topology = Topology::open("dgx-h100").value();
+    const GpuDistances told = gpu_distances(&topology, "mlx5_0");
+    for (int gpu = 0; gpu < 8; ++gpu)
+        EXPECT_EQ(told[static_cast<std::size_t>(gpu)],
+                  nearness(topology, "mlx5_0", Place::gpu(gpu)).distance())
+            << gpu;
+    EXPECT_LT(told[0], told[7]);
+    GpuDistances unknown;
+    unknown.fill(longest_distance);
+    EXPECT_EQ(told[8], longest_distance) << "there is none";
+    EXPECT_EQ(gpu_distances(nullptr, "mlx5_0"), unknown);
+    EXPECT_EQ(gpu_distances(&topology, "rxe0"), unknown);
+    EXPECT_EQ(told_gpu(Place::gpu(0)), 1);
+    EXPECT_EQ(told_gpu(Place::gpu(15).on("n")), 16);
+    EXPECT_EQ(told_gpu(Place::gpu(16)), 0);
+    EXPECT_EQ(told_gpu(Place::host(3)), 0);
+}
+
+// The longer half is what the bytes wait for.
+TEST(Nearness, OfAWayBothHalvesCount) {
+    const auto pix = static_cast<int>(PathClass::pix), node = static_cast<int>(PathClass::node),
+               sys = static_cast<int>(PathClass::sys);
+    EXPECT_LT(distance_both_ways(node, node), distance_both_ways(pix, sys));
+    EXPECT_LT(distance_both_ways(node, pix), distance_both_ways(node, node));
+    EXPECT_LT(distance_both_ways(pix, pix), distance_both_ways(0, node));
+    EXPECT_EQ(distance_both_ways(pix, sys), distance_both_ways(sys, pix));
+    EXPECT_LT(distance_both_ways(longest_distance, longest_distance), std::numeric_limits<int>::max());
 }
 
 // By the last part of a path, which is what the kernel calls a PCI device.
