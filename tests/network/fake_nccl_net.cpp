@@ -20,8 +20,10 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "driver/nccl_net_abi.hpp"
+#include "tests/network/cuda_copies.hpp"
 
 #ifndef FAKE_NCCL_NET_VERSION
 #define FAKE_NCCL_NET_VERSION 0  // 8 and 10
@@ -62,6 +64,8 @@ struct Region {
     char* begin = nullptr;
     std::size_t size = 0;
     bool of_a_device = false;
+    sidestep::test::CudaCopies cuda{};
+    void* context = nullptr;  // of CUDA, where a processor does not touch it
 };
 
 struct Request {
@@ -71,6 +75,15 @@ struct Request {
     std::uint64_t head = 0;  // what the sender says that it is
     std::size_t moved = 0;   // of head and bytes
     bool done = false;
+    // Of memory that a processor does not touch: its bytes, and where they belong.
+    const Region* region = nullptr;
+    char* there = nullptr;
+    std::vector<char> here{};
+
+    // What has come is where it belongs; at once where it came there.
+    bool land() const {
+        return region == nullptr || region->cuda.to_device(region->context, there, here.data(), head);
+    }
 };
 
 struct Comm {
@@ -236,6 +249,7 @@ Status reg_mr(void* of, void* data, std::size_t size, int kind, void** made) {
     // As where memory may not be locked.
     if (fails("regMr-large") && size > std::size_t{1} << 20) return system_error;
     auto* const region = new Region{comm, static_cast<char*>(data), size, of_a_device};
+    if (of_a_device) region->context = region->cuda.context_of(data);
     comm->regions.insert(region);
     ++open_things;
     *made = region;
@@ -280,6 +294,13 @@ Status begin(Comm* comm, bool sends, void* data, std::size_t size, void* with, v
     if (comm->requests.size() >= static_cast<std::size_t>(most_requests)) return internal_error;
     auto* const made = new Request{comm, at, size, size};
     comm->requests.insert(made);
+    if (region->context != nullptr) {
+        made->region = region;
+        made->there = at;
+        made->here.resize(size);
+        made->data = made->here.data();
+        if (sends && !region->cuda.to_host(region->context, made->data, at, size)) return system_error;
+    }
     comm->queue.push_back(made);
     ++open_things;
     *request = made;
@@ -322,6 +343,7 @@ bool step(Comm* comm) {
     if (first->moved == head && first->head > first->size) return !(comm->broken = true);
     if (first->moved < head || first->moved < head + first->head) return true;
     first->done = true;
+    if (!comm->sends && !first->land()) return !(comm->broken = true);
     comm->queue.pop_front();
     return true;
 }
