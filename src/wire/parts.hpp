@@ -19,8 +19,8 @@ struct Part {
     Bytes at = 0;                     // of the request; Parts says
     std::uint64_t target = 0;         // of a pass: a region of a third machine, as the sender calls it
     Bytes target_offset = 0;
-    std::uint8_t to_gpu =
-        0;  // as a frame tells it: of the region, of the memory here for a pull, of a pass's target
+    // As a frame tells it: of the region, of a pull's memory here, or of a pass's target.
+    std::uint8_t to_gpu = 0;
 };
 
 // The bytes of a request, one part after the other. Constant.

@@ -216,7 +216,12 @@ void Session::send_own(const Line& line, const Fetch& part, const std::shared_pt
     Bytes at = part.at;
     for (std::size_t i = 0; i < part.places.size(); ++i) {
         const Bytes size = part.places[i].size;
-        scattering.add({part.into, part.to_offsets[i], size, from, at, 0, 0, part.to_gpu});
+        scattering.add({.region = part.into,
+                        .offset = part.to_offsets[i],
+                        .size = size,
+                        .memory = from,
+                        .at = at,
+                        .to_gpu = part.to_gpu});
         from += size;
         at += size;
     }

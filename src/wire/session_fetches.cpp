@@ -151,7 +151,9 @@ public:
     void add(const Fetch& part, const Line& line) {
         if (!bundle_ || line.epoch != line_.epoch) begin(line);
         if (!goes_on(part)) flush();
-        if (places_ == 0) frame_ = {Frame::Kind::push, part.request, 0, part.at, 0, 0, 0, 0, part.to_gpu};
+        if (places_ == 0)
+            frame_ = {
+                .kind = Frame::Kind::push, .request = part.request, .offset = part.at, .to_gpu = part.to_gpu};
         frame_.size += part.size;
         places_ += part.places.size();
         const Region& from = *part.region;
@@ -271,7 +273,11 @@ void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& s
     auto sent = [slot] { static_cast<void>(slot); };
     if (part.to) return pass_on(part, static_cast<unsigned char*>(slot->address()), std::move(sent));
     sent_.fetch_add(part.size, std::memory_order_relaxed);
-    link()->send({Frame::Kind::push, part.request, 0, part.at, part.size, 0, 0, 0, part.to_gpu},
+    link()->send({.kind = Frame::Kind::push,
+                  .request = part.request,
+                  .offset = part.at,
+                  .size = part.size,
+                  .to_gpu = part.to_gpu},
                  slot->address(), std::move(sent));
 }
 
@@ -282,8 +288,11 @@ void Session::pass_on(const Fetch& part, unsigned char* slot, std::function<void
     parts.reserve(part.places.size());
     for (std::size_t i = 0; i < part.places.size(); ++i) {
         const auto& [offset, size] = part.places[i];
-        parts.push_back({part.to->target, part.to_offsets[i], size,
-                         slot != nullptr ? slot : part.region->address + offset, 0, 0, 0, part.to_gpu});
+        parts.push_back({.region = part.to->target,
+                         .offset = part.to_offsets[i],
+                         .size = size,
+                         .memory = slot != nullptr ? slot : part.region->address + offset,
+                         .to_gpu = part.to_gpu});
         if (slot != nullptr) slot += size;
     }
     Fetch one{part.region, part.request, part.at, part.to};
