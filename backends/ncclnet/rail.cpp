@@ -76,8 +76,9 @@ int Rail::distance(const void* payload, unsigned to_gpu) const {
     if (means_->plugin.devices.size() == 1 || payload == nullptr) return 0;
     const auto range = means_->prepared->find(payload, 1);
     const int here = range && !range->distances.empty() ? range->distances[number_] : 0;
-    if (to_gpu == 0) return backend::distance_both_ways(here, 0);
-    return backend::distance_both_ways(here, joined_.load() ? gpus_[to_gpu - 1] : backend::longest_distance);
+    int there = 0;
+    if (to_gpu > 0) there = joined_.load() ? gpus_[to_gpu - 1] : backend::longest_distance;
+    return backend::distance_both_ways(here, there);
 }
 
 // A step may be made before the loop has said what it is called: whoever needs the number waits for the mutex.

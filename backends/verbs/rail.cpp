@@ -108,7 +108,7 @@ Result<void> Rail::greet() {
     mine_.eager = eager_bytes;
     mine_.receives = receives;
     mine_.offers = most_open;
-    mine_.gpus = backend::gpu_distances(means_->topology, means_->name());
+    mine_.gpus = means_->gpus;
     const auto bytes = to_bytes(mine_);
     return say(bytes.data(), bytes.size());
 }

@@ -30,7 +30,7 @@ struct Means {
     std::shared_ptr<Bounces> bounces_in;  // others, so that two machines that wait for each other's go on
     std::shared_ptr<backend::LargeFrames> counts;                  // of the engine
     std::atomic<std::chrono::steady_clock::time_point> avoided{};  // until then: it lost a link
-    const Topology* topology = nullptr;                            // null: not known
+    backend::GpuDistances gpus{};                                  // from the card
 
     const std::string& name() const { return card.context->name(); }
     bool works() const { return std::chrono::steady_clock::now() >= avoided.load() && port_is_up(card); }

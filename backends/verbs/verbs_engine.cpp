@@ -22,7 +22,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
         auto means = std::make_shared<Means>();
         means->card = std::move(card);
         means->counts = counts;
-        means->topology = options.topology;
+        means->gpus = backend::gpu_distances(options.topology, means->name());
         const auto& context = means->card.context;
         means->prepared = std::make_shared<PreparedMemory>(
             context, options.most_pinned != 0 ? options.most_pinned : driver::machine_memory() / 2);

@@ -38,7 +38,7 @@ using GpuDistances = std::array<std::uint8_t, most_told_gpus>;
 constexpr std::uint8_t longest_distance = static_cast<std::uint8_t>(PathClass::net);
 // `topology` null: not known.
 GpuDistances gpu_distances(const Topology* topology, const std::string& card);
-// Of a way that begins so far from the bytes and ends so far from where they go: the longer half counts before the sum.
+// Of a way that begins so far from the bytes and ends so far from where they go: the longer half decides, then the other.
 constexpr int distance_both_ways(int here, int there) {
     return (here > there ? here : there) * 2 * (longest_distance + 1) + here + there;
 }

@@ -107,6 +107,19 @@ TEST_F(OwnGpu, IsReachedByTheNearestDevice) {
             EXPECT_LT(plugin.sends(1 - near) - before[static_cast<std::size_t>(1 - near)], 4);
             EXPECT_TRUE(holds(to.buffer(), text));
         }
+    // Pieces of a batch, in turns to two of them.
+    constexpr Bytes piece = 256_KiB;
+    const std::array targets = {*here->allocate(*Place::parse("n/gpu:0"), own_bytes),
+                                *here->allocate(*Place::parse("n/gpu:6"), own_bytes)};
+    std::vector<BatchItem> items;
+    for (Bytes i = 0; i < 32; ++i)
+        items.push_back(
+            {Buffer::host(text.data() + i * piece, piece), targets[i % 2].buffer().slice(i * piece, piece)});
+    ASSERT_TRUE(here->copy_batch(items).wait());  // each is tried out
+    const std::array before = {plugin.sends(0), plugin.sends(1)};
+    ASSERT_TRUE(here->copy_batch(items).wait());
+    EXPECT_EQ(plugin.sends(0) - before[0], 16);
+    EXPECT_EQ(plugin.sends(1) - before[1], 16);
 }
 
 // What goes through host memory says why, in the route before, and in the receipt.

@@ -9,28 +9,17 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include "backends/verbs/verbs_engine.hpp"
 #include "tests/contents.hpp"
-#include "tests/network/link_rig.hpp"
-#include "tests/network/target.hpp"
+#include "tests/network/verbs_rig.hpp"
 
 namespace sidestep::wire {
 namespace {
 
-using backends::verbs::Engine;
 using test::Clock;
 using test::Frame;
 using test::one_mib;
 
-class VerbsSpeed : public test::TwoEnds<Engine> {
-protected:
-    void SetUp() override {
-        if (test::verbs_card() == nullptr) GTEST_SKIP() << "SIDESTEP_TEST_VERBS names no RDMA card";
-        engine = Engine::create({.cards = {test::verbs_card()}}).value();
-    }
-};
-
-TEST_F(VerbsSpeed, OfAllSizes) {
+TEST_F(Verbs, Speed) {
     join(4 * one_mib);
     const std::string bytes = sidestep::test::text_of(4 * one_mib, 1);
     std::vector<std::shared_ptr<const void>> kept;

@@ -20,6 +20,7 @@
 #include "tests/contents.hpp"
 #include "tests/network/link_rig.hpp"
 #include "tests/network/target.hpp"
+#include "tests/network/verbs_rig.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -31,14 +32,6 @@ using test::Landing;
 using test::Target;
 
 using test::one_mib;
-
-class Verbs : public test::TwoEnds<Engine> {
-protected:
-    void SetUp() override {
-        if (test::verbs_card() == nullptr) GTEST_SKIP() << "SIDESTEP_TEST_VERBS names no RDMA card";
-        engine = Engine::create({.cards = {test::verbs_card()}}).value();
-    }
-};
 
 // Every byte, both ways at once, by memory that is prepared, that is not, and in between.
 TEST_F(Verbs, BytesGoBothWaysUnhurt) {
