@@ -5,10 +5,8 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <optional>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -90,14 +88,6 @@ int number_of(ReduceOp op) {
         default:
             return 0;
     }
-}
-
-// Whether this is the library that stands in for NCCL: it lies in a folder of its own.
-bool stands_in(const std::string& file) {
-    std::error_code error;
-    const std::string real = std::filesystem::canonical(file, error).string();
-    return real.find("/sidestep/nccl/") != std::string::npos ||
-           real.find("/shims/nccl/") != std::string::npos;
 }
 
 }  // namespace
@@ -215,7 +205,7 @@ Result<std::shared_ptr<Nccl>> Nccl::open(const std::string& file) {
             calls->file = found.dli_fname;
         if (!missing.empty()) {
             tried += fmt::format("{}{} lacks {}", tried.empty() ? "" : "; ", place, missing);
-        } else if (stands_in(calls->file)) {
+        } else if (dlsym(library, "sidestepNcclSetDevice")) {  // NCCL has no such call
             tried += fmt::format("{}{} is the library that stands in for NCCL", tried.empty() ? "" : "; ",
                                  calls->file);
         } else {
