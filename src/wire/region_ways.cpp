@@ -18,6 +18,7 @@ Result<SlotWay> slot_way(const Topology& topology, const backend::Registry& regi
         return Error{ErrorCode::unsupported, "no backend gives host memory to stage bytes in", name, {}};
     SlotWay way;
     way.slot = stops.front();
+    way.to_gpu = end.place.is_gpu();
     way.in = route::best_hop(topology, offers, way.slot, end);
     way.out = route::best_hop(topology, offers, end, way.slot);
     const auto& first = writes ? way.in : way.out;
@@ -35,7 +36,7 @@ Result<void> add_slots(Region& region, const SlotWay& way, std::shared_ptr<backe
     const auto access = in ? backend::Access::read : backend::Access::write;
     SIDESTEP_TRY(auto ring, slots->attach(*way.backend, access));
     const std::size_t capability = (in ? way.in : way.out).choice.capability;
-    (in ? region.in : region.out) = Way{way.backend, capability, std::move(end), std::move(ring)};
+    (in ? region.in : region.out) = Way{way.backend, capability, std::move(end), std::move(ring), way.to_gpu};
     (in ? region.slots_in : region.slots_out) = std::move(slots);
     return {};
 }

@@ -16,6 +16,7 @@ namespace sidestep::wire {
 // Between slots of that memory and an end.
 struct SlotWay {
     route::End slot;
+    bool to_gpu = false;   // the end is memory of a GPU
     route::HopOption in;   // to the end
     route::HopOption out;  // the other way, if it is possible by the same backend
     backend::Backend* backend = nullptr;

@@ -70,6 +70,12 @@ struct Node {
         const auto there = tools.lock();
         return there ? there->prepare(address, size) : std::vector<std::shared_ptr<const void>>();
     }
+    void move_those_due() {
+        std::unique_lock lock(mutex);
+        const auto all = slots;
+        lock.unlock();
+        for (const auto& one : all) one->move_those_due();
+    }
     // The names of the server's engines that can be used now.
     std::vector<std::string> engines() const {
         const auto there = tools.lock();

@@ -102,6 +102,7 @@ Server::~Server() {
         client.served->session().give_up(why);
         client.served->session().link()->end(why);
     }
+    node_->move_those_due();
     workers_.end();
     for (auto& [number, client] : clients) client.served->end();
     node_->pieces->stop();
@@ -272,6 +273,8 @@ void Server::tick() {
 
     look_after_clients();
     node_->neighbours->close_idle(Peers::idle_limit);
+
+    node_->move_those_due();
 
     std::vector<std::shared_ptr<Slots>> unused;
     std::lock_guard lock(node_->mutex);

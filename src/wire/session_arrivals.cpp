@@ -205,7 +205,7 @@ Result<void> Session::answered(const Frame& frame, const Landing& landing) {
     }
     if (landing.keeps == own) return landed(frame, epoch, own->see_writes());
     const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
-    slot->move(slot, *own->in, true, std::move(places),
+    slot->move(slot, *own->in, Slots::Slot::Direction::in, std::move(places),
                [self = shared_from_this(), own, frame, epoch](const auto&, const Result<void>& moved) {
                    if (auto told = self->judged(self->landed(frame, epoch, moved)); !told)
                        self->link()->close(told.error());
@@ -231,9 +231,13 @@ Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
     const bool scattered = frame.kind == Frame::Kind::scatter;
     std::vector<backend::RegionPart> places{{frame.offset, frame.size}};
     bool time_to_confirm = false;
+    auto direction = Slots::Slot::Direction::in;
     Result<std::shared_ptr<Region>> region = std::shared_ptr<Region>();
     {
         std::lock_guard lock(mutex_);
+        // A processor has brought it: no card of this link reaches devices.
+        if (frame.size >= cools_from && line_.direct_above == backend::Link::never)
+            direction = Slots::Slot::Direction::in_later;
         region = find_region(scattered ? Frame{frame.kind, frame.request, frame.region} : frame, true);
         if (scattered) {
             SIDESTEP_TRY(places, take_places(frame));
@@ -258,8 +262,9 @@ Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
     }
     const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
     const Way& way = *(*region)->in;
+    if (!way.to_gpu) direction = Slots::Slot::Direction::in;
     moving(1);
-    slot->move(slot, way, true, std::move(places),
+    slot->move(slot, way, direction, std::move(places),
                [self = shared_from_this(), held = *region, frame](const auto&, const Result<void>& moved) {
                    if (moved)
                        self->confirm(frame);

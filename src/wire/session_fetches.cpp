@@ -212,7 +212,7 @@ void Session::send_fetches() {
         Slots::Slot& one = *slot;
         const Way& way = *part->region->out;
         auto places = part->places;
-        one.move(std::move(slot), way, false, std::move(places),
+        one.move(std::move(slot), way, Slots::Slot::Direction::out, std::move(places),
                  [self = shared_from_this(), part = std::move(*part)](std::shared_ptr<Slots::Slot> filled,
                                                                       const Result<void>& moved) {
                      if (moved)

@@ -1,5 +1,6 @@
 #include "wire/slots.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/try.hpp"
@@ -7,14 +8,21 @@
 namespace sidestep::wire {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // A GPU moves it in a few microseconds.
 constexpr Bytes small = Bytes{64} << 10;
+
+// A GPU that reads what a processor has just received slows down what that one receives next (docs/lab-book.md, "Between
+// machines, over TCP"). So a piece waits for so many others, as long as they come quickly.
+constexpr std::size_t pieces_behind = 8;
 
 }  // namespace
 
 Result<std::shared_ptr<Slots>> Slots::create(transfer::StagingPool& pool, std::shared_ptr<Pieces> pieces,
-                                             const Place& place, MemoryKind kind) {
-    std::shared_ptr<Slots> slots(new Slots(std::move(pieces)));
+                                             const Place& place, MemoryKind kind,
+                                             std::chrono::microseconds longest) {
+    std::shared_ptr<Slots> slots(new Slots(std::move(pieces), longest));
     SIDESTEP_TRY(slots->lease_, pool.acquire(place, kind, count * backend::max_push));
     slots->ring_ = slots->lease_.buffer().slice(0, count * backend::max_push);
     for (std::size_t index = 0; index < count; ++index) {
@@ -48,6 +56,8 @@ std::shared_ptr<Slots::Slot> Slots::take() {
     }
     Slot* const slot = free_.back();
     free_.pop_back();
+    slot->fills_ = true;
+    ++filling_;
     return {slot, [this](Slot* used) { give_back(used); }};
 }
 
@@ -70,20 +80,47 @@ void Slots::give_back(Slot* slot) {
             --waiting_;
             freed = freed_;
         }
+        if (std::exchange(slot->fills_, false)) --filling_;
     }
     if (freed) freed();
 }
 
-void Slots::Slot::move(std::shared_ptr<Slot> self, const Way& way, bool in,
+void Slots::begin(Slot& slot, bool later) {
+    {
+        std::lock_guard lock(mutex_);
+        slot.fills_ = false;
+        --filling_;
+        if (later) later_.push_back({&slot, Clock::now()});
+    }
+    move_those_due();
+    if (!later) slot.go_on({});
+}
+
+// No more wait than slots are being filled, so none is left when what comes has ended.
+Slots::Slot* Slots::next_due() {
+    std::lock_guard lock(mutex_);
+    if (later_.empty()) return nullptr;
+    const auto [slot, since] = later_.front();
+    if (later_.size() <= std::min(filling_, pieces_behind) && Clock::now() - since <= longest_)
+        return nullptr;
+    later_.pop_front();
+    return slot;
+}
+
+void Slots::move_those_due() {
+    while (Slot* const slot = next_due()) slot->go_on({});
+}
+
+void Slots::Slot::move(std::shared_ptr<Slot> self, const Way& way, Direction direction,
                        std::vector<backend::RegionPart> places, Done done) {
     self_ = std::move(self);
     done_ = std::move(done);
     way_ = &way;
-    in_ = in;
+    in_ = direction != Direction::out;
     places_ = std::move(places);
     next_ = 0;
     begun_ = 0;
-    go_on({});
+    slots_.begin(*this, direction == Direction::in_later);
 }
 
 backend::Piece Slots::Slot::next_piece() {

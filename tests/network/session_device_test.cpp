@@ -1,8 +1,10 @@
 // Regions of memory of a GPU that an engine reaches: what goes straight there, and what goes by a slot.
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,10 +64,16 @@ protected:
     SessionDevice() {
         registry.add(backends::host::create({}), topology);
         engine = std::make_unique<transfer::Engine>(topology, registry);
-        slots = Slots::create(engine->machine().pool, std::make_shared<Pieces>(engine->machine().lookout),
-                              Place::host(), MemoryKind::pinned)
+        pieces = std::make_shared<Pieces>(engine->machine().lookout);
+        engine->drive_in_background(pieces);
+        slots = Slots::create(engine->machine().pool, pieces, Place::host(), MemoryKind::pinned,
+                              std::chrono::hours(1))
                     .value();
+        backend::Backend* const host = registry.find("host");
+        auto end = host->attach(Buffer::memory(Place::host(), memory.data(), memory.size()), {}).value();
+        auto ring = slots->attach(*host, backend::Access::read).value();
         auto region = std::make_shared<Region>();
+        region->in = Way{host, 0, std::move(end), std::move(ring), true};
         region->size = region_bytes;
         region->readable = region->writable = true;
         region->slots_in = region->slots_out = slots;
@@ -77,6 +85,7 @@ protected:
         };
         number = session->grant(std::move(region));
     }
+    ~SessionDevice() override { pieces->stop(); }
     void use(bool reaches, std::string_view by = {}) {
         link = std::make_shared<NotingLink>(reaches, by);
         session->use(link);
@@ -86,6 +95,11 @@ protected:
         EXPECT_TRUE(landing && landing->kind == Landing::Kind::here);
         return landing ? static_cast<const char*>(landing->address) : nullptr;
     }
+    void wait_for_frames(std::size_t count) const {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (link->count() < count && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+        EXPECT_EQ(link->count(), count);
+    }
     bool in_slot(const char* address) const {
         const auto* const ring = static_cast<const char*>(slots->ring().address());
         return address >= ring && address < ring + slots->ring().size();
@@ -94,6 +108,7 @@ protected:
     Topology topology = Topology::open("dgx-h100").value();
     backend::Registry registry;
     std::unique_ptr<transfer::Engine> engine;
+    std::shared_ptr<Pieces> pieces;
     std::shared_ptr<Slots> slots;
     std::string memory = std::string(region_bytes, '#');
     int seen = 0;
@@ -128,6 +143,22 @@ TEST_F(SessionDevice, TheyAreConfirmedWhenTheyAreSeen) {
     ASSERT_TRUE(session->arrived(push, std::move(landing)));
     ASSERT_EQ(link->frames.size(), 2u);
     EXPECT_EQ(link->frames[1].kind, Frame::Kind::fault);
+}
+
+// A processor has received them. What a card brought waits for nothing.
+TEST_F(SessionDevice, LargePushesBySocketsWaitForThoseThatCome) {
+    constexpr Bytes half = region_bytes / 2;
+    const Frame first{Frame::Kind::push, 1, number, 0, half},
+        second{Frame::Kind::push, 1, number, half, half};
+    for (const bool by_card : {false, true}) {
+        use(by_card, "another");
+        auto one = session->landing(first).value(), other = session->landing(second).value();
+        ASSERT_TRUE(session->arrived(first, std::move(one)));
+        by_card ? wait_for_frames(1) : std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        EXPECT_EQ(link->count(), by_card ? 1u : 0u);
+        ASSERT_TRUE(session->arrived(second, std::move(other)));
+        wait_for_frames(2);
+    }
 }
 
 TEST_F(SessionDevice, LargeAnswersComeStraightFromThere) {
