@@ -70,6 +70,7 @@ struct Node {
         const auto there = tools.lock();
         return there ? there->prepare(address, size) : std::vector<std::shared_ptr<const void>>();
     }
+    // As Slots::move_those_due(), of all.
     void move_those_due() {
         std::unique_lock lock(mutex);
         const auto all = slots;

@@ -132,8 +132,8 @@ public:
 
 private:
     static constexpr Bytes small_request = Bytes{64} << 10;
-    static constexpr Bytes cools_from = Bytes{512}
-                                        << 10;  // frames that are moved on into a GPU a little later
+    // Of frames that sockets bring for a GPU: Slots::Slot::Direction::in_later.
+    static constexpr Bytes later_from = Bytes{512} << 10;
     // With more of them under way, one more may wait for others.
     static constexpr int few_requests = 2;
     // Bounds of what the other end can make this one keep.

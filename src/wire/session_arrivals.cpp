@@ -231,13 +231,11 @@ Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
     const bool scattered = frame.kind == Frame::Kind::scatter;
     std::vector<backend::RegionPart> places{{frame.offset, frame.size}};
     bool time_to_confirm = false;
-    auto direction = Slots::Slot::Direction::in;
+    bool by_processor = false;
     Result<std::shared_ptr<Region>> region = std::shared_ptr<Region>();
     {
         std::lock_guard lock(mutex_);
-        // A processor has brought it: no card of this link reaches devices.
-        if (frame.size >= cools_from && line_.direct_above == backend::Link::never)
-            direction = Slots::Slot::Direction::in_later;
+        by_processor = line_.direct_above == backend::Link::never;  // no card of this link reaches devices
         region = find_region(scattered ? Frame{frame.kind, frame.request, frame.region} : frame, true);
         if (scattered) {
             SIDESTEP_TRY(places, take_places(frame));
@@ -262,9 +260,10 @@ Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
     }
     const auto slot = std::static_pointer_cast<Slots::Slot>(landing.keeps);
     const Way& way = *(*region)->in;
-    if (!way.to_gpu) direction = Slots::Slot::Direction::in;
+    const bool later = by_processor && way.to_gpu && frame.size >= later_from;
     moving(1);
-    slot->move(slot, way, direction, std::move(places),
+    slot->move(slot, way, later ? Slots::Slot::Direction::in_later : Slots::Slot::Direction::in,
+               std::move(places),
                [self = shared_from_this(), held = *region, frame](const auto&, const Result<void>& moved) {
                    if (moved)
                        self->confirm(frame);
