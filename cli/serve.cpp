@@ -68,8 +68,10 @@ Action define_serve(CLI::App& app, const Globals& globals) {
     app.add_option(
            "--allow", options->allow,
            "what others may reach, with commas between: gpu:0, gpu:*, gpu:0=8GiB, host=8GiB (memory that is "
-           "allocated for them), file:/data (for reading), file:/out=rw, shared:NAME (default: nothing)")
-        ->type_name("PLACE,...");
+           "allocated for them), file:/data (for reading), file:/out=rw, shared:NAME; may be given several "
+           "times (default: nothing)")
+        ->type_name("PLACE,...")
+        ->join(',');
     app.add_option("--metrics", options->metrics,
                    "where a page for Prometheus has what the node counts: GET /metrics, without a key "
                    "(default: nowhere)")

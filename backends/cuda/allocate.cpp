@@ -191,6 +191,8 @@ Result<Allocation> pin_pages(ContextPointer context, bool several_nodes, int nod
                       });
 }
 
+}  // namespace
+
 Result<Allocation> allocate_portable(ContextPointer context, Bytes bytes) {
     const driver::Cuda& cuda = context->cuda();
     void* address = nullptr;
@@ -202,8 +204,6 @@ Result<Allocation> allocate_portable(ContextPointer context, Bytes bytes) {
         context->cuda().cuMemFreeHost(address);
     });
 }
-
-}  // namespace
 
 Result<Allocation> allocate_pinned(Gpus& gpus, int node, Bytes bytes) {
     // Asking the kernel for more than there is would not fail but end processes.

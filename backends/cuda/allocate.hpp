@@ -10,6 +10,9 @@ namespace sidestep::backends::cuda {
 // a GPU near that node.
 Result<Allocation> allocate_pinned(Gpus& gpus, int node, Bytes bytes);
 
+// The same, wherever it lies. The context is current.
+Result<Allocation> allocate_portable(std::shared_ptr<const driver::CudaContext> context, Bytes bytes);
+
 // Memory of one GPU: device, pool, vmm or managed. out_of_memory says what was asked and what is free.
 // Other GPUs reach it once a copy between them has started, not before.
 Result<Allocation> allocate_on_gpu(const Gpu& gpu, Bytes bytes, MemoryKind kind);

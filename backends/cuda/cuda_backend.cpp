@@ -66,7 +66,8 @@ struct Work {
     CUdeviceptr target = 0;
     Bytes size = 0;
     Gpu* gpu = nullptr;
-    bool only_there = false;  // no other GPU could carry it out
+    bool only_there = false;   // no other GPU could carry it out
+    Mark small = Mark::later;  // of a small one
     Traffic traffic = Traffic::local;
     std::span<const BatchPart> parts = {};  // of a batch: instead of source, target and size
     bool capturing = false;                 // the stream is
@@ -231,6 +232,7 @@ Result<Work> CudaBackend::plan(const Piece& piece) const {
     work.from = static_cast<CudaRegistration*>(piece.from);
     work.to = static_cast<CudaRegistration*>(piece.to);
     work.size = piece.size;
+    if (piece.awaited) work.small = Mark::awaited;
     if (!work.from->holds(piece.from_offset, piece.size) || !work.to->holds(piece.to_offset, piece.size))
         return Error{ErrorCode::internal, "a piece reaches past its buffer", "cuda", {}};
     work.source = work.from->at(piece.from_offset);
@@ -349,8 +351,7 @@ Result<Enqueued*> CudaBackend::launch(const Work& work, CUstream stream, Mark ma
         }
         made->failure.reset(new Failure{error});
     }
-    if (mark == Mark::later) return made;
-    const CUresult status = work.gpu->in_flight().mark(*made);
+    const CUresult status = work.gpu->in_flight().mark(*made, mark);
     if (status != CUDA_SUCCESS && !made->failure)
         made->failure.reset(new Failure{at_ends(work, cuda_->error(status, "cuEventRecord"))});
     return made;
@@ -367,7 +368,7 @@ Result<Progress> CudaBackend::launch(const Work& work, CUstream stream, Mark mar
 // On a stream of the GPU's.
 Result<Progress> CudaBackend::launch(const Work& work, backend::Flight& flight) const {
     const bool is_small = work.parts.empty() && work.size <= Gpu::small;
-    return launch(work, stream_of(work), is_small ? Mark::later : Mark::now, flight);
+    return launch(work, stream_of(work), is_small ? work.small : Mark::now, flight);
 }
 
 // A stream of another context than the one that carries the piece out: the piece goes on a stream of its
@@ -386,7 +387,7 @@ Result<Progress> CudaBackend::launch_beside(const Work& work, const CallersStrea
     }
     SIDESTEP_TRY(Enqueued * made, launch(work, own.get(), Mark::now));
     made->flight = &flight;
-    if (!made->marked) {
+    if (made->told == Told::by_stream) {
         made->failure->stream.emplace(std::move(own));
     } else {
         driver::ScopedCudaContext current(*cuda_, callers.context);

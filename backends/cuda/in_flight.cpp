@@ -1,12 +1,32 @@
 #include "backends/cuda/in_flight.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "backends/cuda/allocate.hpp"
 #include "base/thread.hpp"
 
 namespace sidestep::backends::cuda {
+namespace {
+
+Allocation zeros(const std::shared_ptr<const driver::CudaContext>& context, Bytes bytes) {
+    driver::ScopedCudaContext current(*context);
+    auto zeros = allocate_portable(context, bytes);
+    if (!zeros) return {};
+    std::memset(zeros->address(), 0, bytes);
+    return std::move(*zeros);
+}
+
+}  // namespace
+
+InFlight::InFlight(std::shared_ptr<const driver::CudaContext> context, int gpu)
+    : context_(std::move(context)),
+      gpu_(gpu),
+      words_(zeros(context_, max_words * bytes_a_word)),
+      words_given_(words_ ? 0 : max_words) {}
 
 InFlight::~InFlight() {
     driver::ScopedCudaContext current(*context_);
@@ -22,13 +42,13 @@ InFlight::Share& InFlight::own() {
 void InFlight::mark_last(Share& share, CUstream stream) const {
     const auto queue = share.queues.find(stream);
     if (queue == share.queues.end() || queue->second.first == nullptr) return;
-    if (Enqueued& last = *queue->second.last; !last.marked) mark(last);
+    if (Enqueued& last = *queue->second.last; last.told == Told::by_stream) record(last);
 }
 
 Result<Enqueued*> InFlight::take(CUstream stream, Mark mark) {
     Share& share = own();
     for (Share& other : shares_) {
-        if (mark == Mark::later || &other == &share || other.count.load(std::memory_order_relaxed) == 0)
+        if (mark != Mark::now || &other == &share || other.count.load(std::memory_order_relaxed) == 0)
             continue;
         const std::lock_guard lock(other.mutex);
         mark_last(other, stream);
@@ -39,7 +59,7 @@ Result<Enqueued*> InFlight::take(CUstream stream, Mark mark) {
         Enqueued* work = share.free;
         share.free = std::exchange(work->next, nullptr);
         work->stream = stream;
-        work->marked.store(false, std::memory_order_relaxed);
+        work->told.store(Told::by_stream, std::memory_order_relaxed);
         return work;
     }
     if (made_.load(std::memory_order_relaxed) >= max_in_flight)
@@ -53,10 +73,41 @@ Result<Enqueued*> InFlight::take(CUstream stream, Mark mark) {
     return &share.all.emplace_back(event, stream);
 }
 
-CUresult InFlight::mark(Enqueued& work) const {
+CUresult InFlight::record(Enqueued& work) const {
     const CUresult status = context_->cuda().cuEventRecord(work.event, work.stream);
-    if (status == CUDA_SUCCESS) work.marked.store(true, std::memory_order_release);
+    if (status == CUDA_SUCCESS) work.told.store(Told::by_event, std::memory_order_release);
     return status;
+}
+
+CUresult InFlight::mark(Enqueued& work, Mark mark) {
+    if (mark == Mark::now) return record(work);
+    if (mark == Mark::awaited && idle()) write_word(work);
+    return CUDA_SUCCESS;
+}
+
+bool InFlight::idle() const {
+    return std::ranges::all_of(
+        shares_, [](const Share& share) { return share.count.load(std::memory_order_relaxed) == 0; });
+}
+
+// Without a word, or a driver that writes it, the piece is told by its stream.
+void InFlight::write_word(Enqueued& work) {
+    if (work.word == nullptr && words_given_.load(std::memory_order_relaxed) < max_words) {
+        const std::size_t number = words_given_.fetch_add(1, std::memory_order_relaxed);
+        auto* const bytes = static_cast<std::byte*>(words_.address());
+        if (number < max_words) work.word = reinterpret_cast<std::uint64_t*>(bytes + number * bytes_a_word);
+    }
+    if (work.word == nullptr) return;
+    const auto address = reinterpret_cast<CUdeviceptr>(work.word);
+    const CUresult status = context_->cuda().cuStreamWriteValue64(work.stream, address, ++work.value,
+                                                                  CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (status != CUDA_SUCCESS) {
+        words_given_.store(max_words, std::memory_order_relaxed);
+        work.word = nullptr;
+        return;
+    }
+    work.looks = 0;
+    work.told.store(Told::by_word, std::memory_order_release);
 }
 
 void InFlight::give_back(Enqueued* work) {
@@ -130,12 +181,18 @@ void InFlight::look_at(Share& share, Queue& queue, std::vector<Ended>& ended) co
 // Nothing while it is in flight.
 std::optional<Result<void>> InFlight::outcome(Share& share, Enqueued& work) const {
     const driver::Cuda& cuda = context_->cuda();
-    const bool marked = work.marked.load(std::memory_order_acquire);
-    const CUresult status = marked ? cuda.cuEventQuery(work.event) : cuda.cuStreamQuery(work.stream);
-    if (!marked && status == CUDA_ERROR_NOT_READY) {
+    const Told told = work.told.load(std::memory_order_acquire);
+    // A question takes 0.8 to 1.5 us, and 2 to 3 when the piece has ended.
+    const bool written =
+        told == Told::by_word && std::atomic_ref(*work.word).load(std::memory_order_acquire) == work.value;
+    if (told == Told::by_word && !written && ++work.looks <= looks_at_word) return std::nullopt;
+    const CUresult status = written                  ? CUDA_SUCCESS
+                            : told == Told::by_event ? cuda.cuEventQuery(work.event)
+                                                     : cuda.cuStreamQuery(work.stream);
+    if (told == Told::by_stream && status == CUDA_ERROR_NOT_READY) {
         // What other threads enqueue there from now on is not waited for.
         const std::lock_guard lock(share.mutex);
-        if (!work.marked) mark(work);
+        if (work.told == Told::by_stream) record(work);
     }
     // One question that fails tells nothing of the piece, which may be under way. Where the context is lost, and nothing is
     // under way, all do.
@@ -145,7 +202,8 @@ std::optional<Result<void>> InFlight::outcome(Share& share, Enqueued& work) cons
     work.doubted = false;
     if (const auto failure = std::move(work.failure)) return failure->error;
     if (status == CUDA_SUCCESS) return Result<void>();
-    return cuda.error(status, marked ? "cuEventQuery" : "cuStreamQuery", fmt::format("gpu:{}", gpu_));
+    return cuda.error(status, told == Told::by_event ? "cuEventQuery" : "cuStreamQuery",
+                      fmt::format("gpu:{}", gpu_));
 }
 
 }  // namespace sidestep::backends::cuda

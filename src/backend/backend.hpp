@@ -111,6 +111,8 @@ struct Piece {
     // them.
     Bytes room_before = 0;
     Bytes room_after = 0;
+    // Something else begins as soon as its end is seen, so that may cost whoever starts it a microsecond.
+    bool awaited = false;
 };
 
 // Memory as another process can open it. The holder of `keeps` keeps it so.

@@ -116,6 +116,7 @@ Result<bool> LaneRunner::begin(Flight& flight) {
     piece.size = flight.span.size;
     piece.capability = hop.capability;
     piece.stream = setup_.stream;
+    piece.awaited = setup_.hops.size() > 1;
     piece.from = setup_.from;
     piece.from_offset = flight.span.offset;
     if (flight.source_slot) {

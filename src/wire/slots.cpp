@@ -134,6 +134,7 @@ backend::Piece Slots::Slot::next_piece() {
     piece.to_offset = in_ ? offset : in_ring;
     piece.size = size;
     piece.capability = way_->capability;
+    piece.awaited = true;
     // What a later one reads must not be written over.
     if (!in_ && next_ == places_.size()) piece.room_after = backend::max_push - begun_;
     return piece;

@@ -31,7 +31,8 @@ class Network(harness.NodeTest):
                 self.assertIn("tcp sockets", outcome.out)
 
     def test_what_it_says_and_how_it_ends(self):
-        process, said = self.serve("--allow", self.allow, "--name", "here")
+        memory, files = self.allow.split(",file:", 1)
+        process, said = self.serve("--allow", memory, "--allow", "file:" + files, "--name", "here")
         self.assertEqual(said["allowed"],
                          ["gpu:*", "host=64MiB", f"file:{self.dir}/in", f"file:{self.dir}/out=rw"])
         self.assertEqual(os.stat(self.key).st_mode & 0o777, 0o600)

@@ -1,5 +1,6 @@
 // When pieces of which nothing marks the end are seen to have ended.
 #include <algorithm>
+#include <cstdlib>
 #include <list>
 #include <optional>
 #include <thread>
@@ -16,6 +17,7 @@ namespace {
 using backends::cuda::Enqueued;
 using backends::cuda::InFlight;
 using backends::cuda::Mark;
+using backends::cuda::Told;
 using std::chrono::milliseconds;
 
 class InFlightTest : public GpuTest, protected backend::PieceOwner {
@@ -35,15 +37,16 @@ protected:
     void ended() override {}
 
     // A piece on the stream, which is at work until `busy` is false if it is `slow`.
-    void add(Mark mark, bool slow) {
+    Enqueued& add(Mark mark, bool slow) {
         driver::ScopedCudaContext current(machine().context(0));
         Enqueued* const piece = pieces->take(stream->get(), mark).value();
         piece->flight = &flights.emplace_back(static_cast<PieceOwner&>(*this));
         stream->run([this, slow] {
             while (slow && busy) std::this_thread::sleep_for(milliseconds(1));
         });
-        if (mark == Mark::now) pieces->mark(*piece);
+        pieces->mark(*piece, mark);
         pieces->add(piece);
+        return *piece;
     }
     // The same on a thread with a share of its own.
     void add_elsewhere(Mark mark, bool slow) {
@@ -94,6 +97,42 @@ TEST_F(InFlightTest, AfterALookNothingIsWaitedFor) {
     holds = false;
     EXPECT_TRUE(first_ends_within(milliseconds(20000)));
     EXPECT_FALSE(flights.back().over());
+}
+
+// No look has found it in flight, and nothing has marked it since.
+TEST_F(InFlightTest, WhatIsAwaitedEndsBeforeWhatAnyThreadEnqueuesBehind) {
+    add(Mark::awaited, false);
+    add_elsewhere(Mark::later, true);
+    EXPECT_TRUE(first_ends_within(milliseconds(20000)));
+    EXPECT_FALSE(flights.back().over());
+}
+
+// Words of several threads at a time hold them up.
+TEST_F(InFlightTest, AWordIsWrittenOnlyWhileNothingElseIsInFlight) {
+    EXPECT_EQ(add(Mark::awaited, true).told, Told::by_word);
+    EXPECT_EQ(add(Mark::awaited, true).told, Told::by_stream);
+}
+
+// Each time anew, and however often it was looked for before.
+TEST_F(InFlightTest, WhatIsAwaitedIsNotOverWhileItRuns) {
+    for (int i = 0; i < 3; ++i) {
+        busy = true;
+        flights.clear();
+        add(Mark::awaited, true);
+        EXPECT_FALSE(first_ends_within(milliseconds(20)));
+        busy = false;
+        EXPECT_TRUE(first_ends_within(milliseconds(20000)));
+    }
+}
+
+// A device of the stand-in driver; where words are written all the same, that is no fault.
+TEST_F(InFlightTest, WithoutWordsTheStreamTells) {
+    ::setenv("FAKE_CUDA_NO_STREAM_WORDS", "1", 1);
+    add(Mark::awaited, true);
+    EXPECT_FALSE(first_ends_within(milliseconds(20)));
+    busy = false;
+    EXPECT_TRUE(first_ends_within(milliseconds(20000)));
+    ::unsetenv("FAKE_CUDA_NO_STREAM_WORDS");
 }
 
 }  // namespace

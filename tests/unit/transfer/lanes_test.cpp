@@ -297,6 +297,7 @@ TEST(Lanes, ChunksLieInTheirSlotsAsInTheFile) {
         EXPECT_EQ(onward.to_offset, sum);
         EXPECT_EQ(onward.size, read.size);
         EXPECT_EQ(onward.room_before + onward.room_after, 0U);
+        EXPECT_TRUE(read.awaited && onward.awaited) << "the other, or whoever waits, goes on at once";
         sum += read.size;
     }
     EXPECT_EQ(sum, size);
