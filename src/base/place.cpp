@@ -49,6 +49,14 @@ bool is_bus_id(std::string_view text) {
     return true;
 }
 
+std::string as_a_file(std::string_view text) {
+    std::string words = fmt::format("for a file write file:{}", text);
+    const std::string_view node = text.substr(0, text.find('/'));
+    if (node.size() < text.size() && is_name(node) && node.front() != '.')
+        words += fmt::format(", for one of node {0} {0}/file:{1}", node, text.substr(node.size()));
+    return words;
+}
+
 // One of this machine.
 Result<Place> parse_local(std::string_view text) {
     std::string_view rest = text;
@@ -78,8 +86,7 @@ Result<Place> parse_local(std::string_view text) {
         return is_bus_id(rest)
                    ? Result<Place>(Place::p2pmem(std::string(rest)))
                    : not_a_place(text, "p2pmem: is followed by a bus id such as 0000:03:00.0, in lower case");
-    if (text.find_first_of("/.") != std::string_view::npos)
-        return not_a_place(text, fmt::format("for a file write file:{}", text));
+    if (text.find_first_of("/.") != std::string_view::npos) return not_a_place(text, as_a_file(text));
     return not_a_place(text);
 }
 

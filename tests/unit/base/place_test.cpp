@@ -167,6 +167,9 @@ TEST(Place, RefusesAPathWithAZeroByte) {
 TEST(Place, SaysHowToNameAFile) {
     EXPECT_EQ(Place::parse("model.bin").error().hint, "for a file write file:model.bin");
     EXPECT_EQ(Place::parse("/data/x").error().hint, "for a file write file:/data/x");
+    EXPECT_EQ(Place::parse("./x").error().hint, "for a file write file:./x");
+    EXPECT_EQ(Place::parse("node7/data/x").error().hint,
+              "for a file write file:node7/data/x, for one of node node7 node7/file:/data/x");
     EXPECT_NE(Place::parse("gpu:x").error().hint.find("number of a GPU"), std::string::npos);
     EXPECT_NE(Place::parse("host:x").error().hint.find("NUMA node"), std::string::npos);
 }
