@@ -109,8 +109,6 @@ Slots::Slot* Slots::next_due() {
 
 void Slots::move_those_due() {
     while (Slot* const slot = next_due()) slot->go_on({});
-    const std::lock_guard lock(mutex_);
-    if (!later_.empty()) pieces_->call_by(later_.front().second + longest_);
 }
 
 void Slots::Slot::move(std::shared_ptr<Slot> self, const Way& way, Direction direction,
