@@ -182,7 +182,7 @@ void InFlight::look_at(Share& share, Queue& queue, std::vector<Ended>& ended) co
 std::optional<Result<void>> InFlight::outcome(Share& share, Enqueued& work) const {
     const driver::Cuda& cuda = context_->cuda();
     const Told told = work.told.load(std::memory_order_acquire);
-    // A question takes 0.8 to 1.5 us, and 2 to 3 when the piece has ended.
+    // A question takes 0.8 to 1.7 us, and 2.2 to 3.7 when the piece has ended (docs/lab-book.md, as Mark says).
     const bool written =
         told == Told::by_word && std::atomic_ref(*work.word).load(std::memory_order_acquire) == work.value;
     if (told == Told::by_word && !written && ++work.looks <= looks_at_word) return std::nullopt;
