@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "transfer/activity.hpp"
@@ -31,8 +33,19 @@ public:
         lookout_->begun_beside();
     }
     void ended() { ended_.fetch_add(1); }
-    // No more are begun.
+    // Something that waits has to be begun by then, or soon after: tell() says by whom.
+    void call_by(Clock::time_point due) {
+        auto earliest = wake_by_.load();
+        while (due < earliest) {
+            if (wake_by_.compare_exchange_weak(earliest, due)) return lookout_->ring();
+        }
+    }
+    // What begins it, on the thread that drives; before anything waits.
+    void tell(std::function<void()> due) { due_ = std::move(due); }
+    // No more are begun, and nobody is called afterwards.
     void stop() {
+        const std::lock_guard lock(calling_);
+        due_ = nullptr;
         result_.emplace(Receipt{});
         drained_.store(true, std::memory_order_release);
         finish();
@@ -42,7 +55,14 @@ public:
     // The engine that drives it goes.
     void cancel() override { stop(); }
 
-    bool step(bool) override { return moved_.exchange(false, std::memory_order_relaxed); }
+    bool step(bool) override {
+        if (Clock::now() >= wake_by_.load()) {
+            wake_by_.store(Clock::time_point::max());  // whoever is called says when the next comes
+            const std::lock_guard lock(calling_);
+            if (due_) due_();
+        }
+        return moved_.exchange(false, std::memory_order_relaxed);
+    }
     bool try_step(bool may_block) override { return step(may_block); }
 
 private:
@@ -51,6 +71,8 @@ private:
     const std::shared_ptr<transfer::Lookout> lookout_;
     std::atomic<unsigned> ended_{0};
     std::atomic<bool> moved_{false};
+    std::mutex calling_;  // guards what follows, and is held while it is called
+    std::function<void()> due_;
 };
 
 }  // namespace sidestep::wire

@@ -110,7 +110,6 @@ std::function<void()> Served::come_again(std::shared_ptr<Channel> channel,
 Result<void> Served::replace_link(std::shared_ptr<backend::Link> link) {
     std::lock_guard lock(replacing_);
     session_->link()->end(Error{ErrorCode::io_error, "its client connects anew", "node", {}});
-    node_->move_those_due();
     if (!session_->settle(std::chrono::steady_clock::now() + settle_limit))
         return Error{ErrorCode::timed_out, "what came before is still on its way", "node", {}};
     SIDESTEP_CHECK(session_->renew(std::move(link)));

@@ -63,6 +63,7 @@ Result<std::unique_ptr<Server>> Server::start(const Machine& machine, std::share
     std::unique_ptr<Server> server(new Server(machine, std::move(engines), std::move(options)));
     SIDESTEP_TRY(server->node_->tls, driver::Tls::load());
     SIDESTEP_TRY(server->loop_, driver::EventLoop::create("the node"));
+    server->node_->pieces->tell([node = server->node_.get()] { node->move_those_due(); });
     machine.engine.drive_in_background(server->node_->pieces);
     SIDESTEP_CHECK(server->listen());
     return server;
@@ -102,7 +103,7 @@ Server::~Server() {
         client.served->session().give_up(why);
         client.served->session().link()->end(why);
     }
-    node_->move_those_due();
+    node_->move_those_due();  // nothing comes into other slots any more
     workers_.end();
     for (auto& [number, client] : clients) client.served->end();
     node_->pieces->stop();
@@ -273,8 +274,6 @@ void Server::tick() {
 
     look_after_clients();
     node_->neighbours->close_idle(Peers::idle_limit);
-
-    node_->move_those_due();
 
     std::vector<std::shared_ptr<Slots>> unused;
     std::lock_guard lock(node_->mutex);

@@ -213,7 +213,7 @@ void Session::send_fetches() {
         const Way& way = *part->region->out;
         auto places = part->places;
         one.move(std::move(slot), way, Slots::Slot::Direction::out, std::move(places),
-                 [self = shared_from_this(), part = std::move(*part)](std::shared_ptr<Slots::Slot> filled,
+                 [self = shared_from_this(), part = std::move(*part)](const auto& filled,
                                                                       const Result<void>& moved) {
                      if (moved)
                          self->send_slot(part, filled);

@@ -109,6 +109,8 @@ Slots::Slot* Slots::next_due() {
 
 void Slots::move_those_due() {
     while (Slot* const slot = next_due()) slot->go_on({});
+    const std::lock_guard lock(mutex_);
+    if (!later_.empty()) pieces_->call_by(later_.front().second + longest_);
 }
 
 void Slots::Slot::move(std::shared_ptr<Slot> self, const Way& way, Direction direction,
@@ -140,27 +142,32 @@ backend::Piece Slots::Slot::next_piece() {
     return piece;
 }
 
-// All at once where the backend can.
-Result<backend::Progress> Slots::Slot::start() {
+// All at once where the backend can. The bytes are counted before: where it is pending, it may have ended.
+Slots::Slot::Started Slots::Slot::start() {
+    flight_.emplace(*this);
     auto* const batcher = places_.size() > 1 ? way_->backend->batcher() : nullptr;
-    if (batcher == nullptr) return way_->backend->start(next_piece(), *flight_);
+    if (batcher == nullptr) {
+        const backend::Piece piece = next_piece();
+        return {way_->backend->start(piece, *flight_), piece.size};
+    }
     std::vector<backend::Piece> pieces;
+    const Bytes before = begun_;
     while (next_ < places_.size()) pieces.push_back(next_piece());
-    return batcher->start_batch(pieces, *flight_);
+    const Bytes size = begun_ - before;
+    return {batcher->start_batch(pieces, *flight_), size};
 }
 
-// Nothing of this object is touched once it has been handed on.
+// Nothing of this object is touched once a piece is pending, or the slot is given back. What `done` keeps goes before that: it
+// may be the last but one to hold the slots, and whoever holds them destroys them once all are back.
 void Slots::Slot::go_on(Result<void> result) {
+    const std::shared_ptr<Pieces> pieces = slots_.pieces_;
     while (result && next_ < places_.size()) {
-        flight_.emplace(*this);
-        const Bytes before = begun_;
-        const auto started = start();
-        if (started && *started == backend::Progress::pending)
-            return slots_.pieces_->begun(begun_ - before <= small);
-        if (!started) result = started.error();
+        const auto [progress, size] = start();
+        if (progress && *progress == backend::Progress::pending) return pieces->begun(size <= small);
+        if (!progress) result = progress.error();
     }
-    auto kept = std::exchange(self_, nullptr);
-    std::exchange(done_, nullptr)(std::move(kept), std::move(result));
+    const auto kept = std::exchange(self_, nullptr);
+    std::exchange(done_, nullptr)(kept, std::move(result));
 }
 
 void Slots::Slot::ended() {

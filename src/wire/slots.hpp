@@ -33,7 +33,7 @@ public:
     // So many keep eight sockets and a copy engine busy at the same time.
     static constexpr std::size_t count = 32;
 
-    // So long at most waits what is to be moved later, where others come.
+    // So long at most waits what is to be moved later.
     static constexpr std::chrono::microseconds longest_wait{400};
 
     // out_of_memory where the pool has none left.
@@ -57,7 +57,8 @@ public:
     void tell(std::function<void()> freed);
     // Nobody holds a slot.
     bool idle();
-    // Of what is to be moved later: what has waited for long, or for slots that nobody fills any more.
+    // Of what is to be moved later: what has waited for long, or for slots that nobody fills any more. What Pieces::tell() was
+    // given calls it in time.
     void move_those_due();
 
 private:
@@ -90,11 +91,12 @@ public:
 
     void* address() const { return static_cast<char*>(slots_.ring_.address()) + index_ * backend::max_push; }
 
-    using Done = std::function<void(std::shared_ptr<Slot>, Result<void>)>;
-    // `in_later`: behind what comes into other slots, for a moment; somebody calls move_those_due() now and then.
+    using Done = std::function<void(const std::shared_ptr<Slot>&, Result<void>)>;
+    // `in_later`: behind what comes into other slots, for a moment.
     enum class Direction { in, in_later, out };
     // Moves bytes from the slot's beginning to places of the way's end, one after the other, or the other way round. Once
     // for each time that it is taken. `done` is given the slot again, on any thread, this one too; the way stays until then.
+    // It is destroyed before the slot is given back.
     void move(std::shared_ptr<Slot> self, const Way& way, Direction direction,
               std::vector<backend::RegionPart> places, Done done);
 
@@ -103,7 +105,11 @@ private:
     void ended() override;
     // Starts what is left of it, unless a piece failed; tells of the end where nothing is in flight then.
     void go_on(Result<void> result);
-    Result<backend::Progress> start();
+    struct Started {
+        Result<backend::Progress> progress;
+        Bytes size;
+    };
+    Started start();
     backend::Piece next_piece();
 
     Slots& slots_;

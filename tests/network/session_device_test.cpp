@@ -85,7 +85,11 @@ protected:
         };
         number = session->grant(std::move(region));
     }
-    ~SessionDevice() override { pieces->stop(); }
+    // A piece's end may be told a moment before its slot is back.
+    ~SessionDevice() override {
+        EXPECT_TRUE(!slots || test::comes([&] { return slots->idle(); }));
+        pieces->stop();
+    }
     void use(bool reaches, std::string_view by = {}) {
         link = std::make_shared<NotingLink>(reaches, by);
         session->use(link);

@@ -1,9 +1,11 @@
 // When pieces that have come into slots are moved on.
 #include "wire/slots.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,8 +28,8 @@ protected:
         make(std::chrono::hours(1));
     }
     void make(std::chrono::microseconds longest_wait) {
-        slots = Slots::create(engine->machine().pool, std::make_shared<Pieces>(engine->machine().lookout),
-                              Place::host(), MemoryKind::pinned, longest_wait)
+        pieces = std::make_shared<Pieces>(engine->machine().lookout);
+        slots = Slots::create(engine->machine().pool, pieces, Place::host(), MemoryKind::pinned, longest_wait)
                     .value();
         const Buffer end = Buffer::memory(Place::host(), memory.data(), memory.size());
         backend::Backend* const host = registry.find("host");
@@ -44,16 +46,20 @@ protected:
     }
     void move(std::shared_ptr<Slots::Slot> slot, Bytes to, Direction direction = Direction::in_later) {
         Slots::Slot& one = *slot;
-        one.move(std::move(slot), way, direction, {{to, 1}},
-                 [](const auto&, const Result<void>& moved) { EXPECT_TRUE(moved); });
+        one.move(std::move(slot), way, direction, {{to, 1}}, [this](const auto&, const Result<void>& result) {
+            EXPECT_TRUE(result);
+            ++moved;
+        });
     }
 
     Topology topology = Topology::open("dgx-h100").value();
     backend::Registry registry;
     std::string memory = std::string(Slots::count, '.');
     std::unique_ptr<transfer::Engine> engine;
+    std::shared_ptr<Pieces> pieces;
     std::shared_ptr<Slots> slots;
     Way way;
+    std::atomic<int> moved{0};
 };
 
 TEST_F(SlotsLater, NoMoreWaitThanAreBeingFilled) {
@@ -88,6 +94,35 @@ TEST_F(SlotsLater, NoneWaitsForLong) {
     slots->move_those_due();
     EXPECT_EQ(memory.substr(0, 2), "a.");
     second.reset();
+}
+
+// What comes into the other slot is stuck, and nothing else comes.
+TEST_F(SlotsLater, TheThreadThatDrivesMovesThemInTime) {
+    make(Slots::longest_wait);
+    pieces->tell([this] { slots->move_those_due(); });
+    engine->drive_in_background(pieces);
+    for (int round = 1; round <= 3; ++round) {
+        auto first = fill('a');
+        const auto stuck = fill('b');
+        move(std::move(first), 0);
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (moved < round && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+        EXPECT_EQ(moved, round);
+    }
+    pieces->stop();
+    EXPECT_EQ(memory.substr(0, 2), "a.");
+}
+
+// What it keeps may be the last but one to hold the slots: who waits for all of them then destroys them on a thread of its own.
+TEST_F(SlotsLater, WhatIsToldOfTheEndGoesBeforeTheSlotIsBack) {
+    std::optional<bool> idle;
+    const auto look = [&](const void*) { idle = slots->idle(); };
+    auto slot = fill('a');
+    Slots::Slot& one = *slot;
+    one.move(std::move(slot), way, Direction::in, {{0, 1}},
+             [kept = std::shared_ptr<const void>(this, look)](const auto&, const Result<void>&) {});
+    EXPECT_EQ(idle, false);
+    EXPECT_TRUE(slots->idle());
 }
 
 // Eight at most, whatever is being filled.
