@@ -111,8 +111,8 @@ Result<Member::Decided*> Member::decide(const Operation& operation) {
 }
 
 Result<protocol::Token> Member::token_of(const void* address, Bytes bytes, bool& asked) {
-    // No rank reads there, so it gives no reason to go through the arena.
-    if (address == nullptr) return protocol::Token{0, 0};
+    // No rank reads there, so it gives no reason to go through the arena; and it may be any address, at ranks that are no root.
+    if (address == nullptr || bytes == 0) return protocol::Token{0, 0};
     return own().reachability->token(address, bytes, asked);
 }
 
@@ -339,7 +339,7 @@ void Member::leave() {
     auto until = deadline_after(options_.timeout);
     bool aborted = false;
     for (;;) {
-        const auto ended = service_->idle();
+        const auto ended = service_->at_rest();
         if (!ended || *ended) break;
         if (!aborted && !service_->status().ok()) {
             aborted = true;

@@ -211,8 +211,9 @@ void Reachability::withdraw(unsigned at) {
     due_ = true;
 }
 
-void Reachability::work(bool idle, const Sender& send) {
+void Reachability::work(const Sender& send) {
     std::vector<unsigned> wanted;
+    std::optional<bool> rests;  // asked after the withdrawal: no later task uses what was withdrawn
     {
         const std::lock_guard lock(mutex_);
         if (!due_) return;
@@ -220,7 +221,11 @@ void Reachability::work(bool idle, const Sender& send) {
         for (unsigned at = 1; at < protocol::max_slots; ++at) {
             if (slots_[at].state == State::wanted) wanted.push_back(at);
             if (slots_[at].state != State::withdrawn) continue;
-            if (idle && slots_[at].pending == 0)
+            if (!rests) {
+                const auto answer = seat_.at_rest();
+                rests = !answer || *answer;
+            }
+            if (*rests && slots_[at].pending == 0)
                 call_back(at, send);
             else
                 due_ = true;
@@ -359,11 +364,14 @@ void Imports::drop(unsigned rank, std::uint32_t slot) {
     mapped_.erase({rank, slot});
 }
 
-void Imports::forget(unsigned rank, const Buffer& own_arena) {
+void Imports::hide(unsigned rank, const Buffer& own_arena) {
     (void)seat_.reach(rank, 0, backend::bytes_of(own_arena));
-    for (auto it = mapped_.lower_bound({rank, 0}); it != mapped_.end() && it->first.first == rank;
-         it = mapped_.erase(it))
-        if (it->first.second != 0) (void)seat_.reach(rank, it->first.second, {});
+    for (auto it = mapped_.lower_bound({rank, 1}); it != mapped_.end() && it->first.first == rank; ++it)
+        (void)seat_.reach(rank, it->first.second, {});
+}
+
+void Imports::forget(unsigned rank) {
+    mapped_.erase(mapped_.lower_bound({rank, 0}), mapped_.lower_bound({rank + 1, 0}));
 }
 
 }  // namespace sidestep::collective

@@ -51,9 +51,9 @@ public:
     // For people: "yes", or what is carried through the arena and why.
     std::string describe(const void* address, Bytes bytes) const;
 
-    // By the service thread alone. What is due: lends what was asked for; withdraws what is no longer used, where
-    // `idle`.
-    void work(bool idle, const Sender& send);
+    // By the service thread alone. What is due: lends what was asked for; withdraws what is no longer used, once no task of this
+    // rank is under way.
+    void work(const Sender& send);
     // Looks whether what is lent is still there.
     void look();
     void shared(unsigned rank, std::uint32_t slot, const std::string& why_not);
@@ -113,11 +113,12 @@ public:
     Result<void> add(unsigned rank, std::uint32_t slot, const std::string& offer, int descriptor,
                      bool same_process);
     void drop(unsigned rank, std::uint32_t slot);
-    // Everything of the rank; its arena becomes `own_arena`, so that what a graph may still write goes
-    // nowhere.
-    void forget(unsigned rank, const Buffer& own_arena);
+    // Tasks that begin from now on find nothing of the rank; its arena becomes `own_arena`, so that what a graph may still
+    // write goes nowhere.
+    void hide(unsigned rank, const Buffer& own_arena);
+    // Everything of the rank, once no task that began before is under way.
+    void forget(unsigned rank);
     bool has(unsigned rank, std::uint32_t slot) const { return mapped_.contains({rank, slot}); }
-    std::size_t size() const { return mapped_.size(); }
 
 private:
     backend::Seat& seat_;

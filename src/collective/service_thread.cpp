@@ -100,8 +100,7 @@ void ServiceThread::serve() {
         }
         settle_fault();
         look_at_board();
-        const auto asked = idle();
-        const bool ended = !asked || *asked;
+        (void)idle();  // notes what has ended
         const bool working = !own_->verdict.failed();
         if (working) tell_of_stall();
         if (const auto now = Clock::now(); working && now >= next_look) {
@@ -109,12 +108,11 @@ void ServiceThread::serve() {
             next_look = now + look_share * (Clock::now() - now);
         }
         if (working)
-            own_->reachability->work(ended,
-                                     [this](unsigned rank, Message message, int descriptor, auto keeps) {
-                                         queue(rank, std::move(message), descriptor, std::move(keeps));
-                                     });
+            own_->reachability->work([this](unsigned rank, Message message, int descriptor, auto keeps) {
+                queue(rank, std::move(message), descriptor, std::move(keeps));
+            });
         show_board();
-        release_departed(ended);
+        release_departed();
         flush();
     }
     end();
@@ -352,6 +350,11 @@ Result<bool> ServiceThread::idle() {
     return note_ended();
 }
 
+Result<bool> ServiceThread::at_rest() {
+    SIDESTEP_TRY(const bool ended, idle());
+    return ended ? own_->seat->at_rest() : Result<bool>(false);
+}
+
 Result<bool> ServiceThread::note_ended() {
     const BoardFile::Row& row = own_->board->file().rows[own_->rank];
     const std::uint64_t enqueued = row.enqueued.load(std::memory_order_acquire);
@@ -429,13 +432,19 @@ void ServiceThread::leave_other_processes_behind(driver::LocalSocket::Time until
     wake();
 }
 
-// Unmaps the memory of ranks that have left or died.
-void ServiceThread::release_departed(bool idle) {
-    if (!idle) return;
+// Unmaps the memory of ranks that have left or died. Whoever enqueued a task before it was hidden may use it.
+void ServiceThread::release_departed() {
+    const auto uses_it = [this] {
+        const auto ended = idle();
+        return ended && !*ended;
+    };
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
         Peer& peer = peers_[rank];
         if (peer.let_go || !(peer.left || peer.closed)) continue;
-        own_->imports->forget(rank, own_->seat->arena());
+        if (uses_it()) return;
+        own_->imports->hide(rank, own_->seat->arena());
+        if (uses_it()) return;
+        own_->imports->forget(rank);
         peer.let_go = true;
         queue(rank, Message{.word = Word::forgotten});
     }

@@ -58,6 +58,8 @@ public:
     Result<void> status();
     // Whether all tasks have ended; notes on the board that they have.
     Result<bool> idle();
+    // And those of graphs that were launched so far.
+    Result<bool> at_rest();
 
     // Whether tasks may be at work on the caller's memory: this rank's, and those of other ranks of this
     // process, which use the memory where it is. For a group that has failed.
@@ -113,7 +115,7 @@ private:
     void tell_of_stall();
     void show_board();
     Result<bool> note_ended();
-    void release_departed(bool idle);
+    void release_departed();
     bool all_let_go() const;
     void end();
     void queue(unsigned rank, Message message, int descriptor = -1,

@@ -138,6 +138,47 @@ TEST_F(NcclCollectives, ReduceReachesTheRootAlone) {
     EXPECT_EQ(recv[1].data()[0], std::byte{0x5a});
 }
 
+// NCCL's documentation says of these that they are used at the root only.
+TEST_F(NcclCollectives, WhatOtherRanksNameInPlaceOfTheRootsMemoryIsIgnored) {
+    std::byte host{};
+    for (const std::size_t count : {std::size_t{4096}, std::size_t{4} << 20}) {
+        const auto small = world.memory(count), large = world.memory(n * count);
+        const auto own = [&](const std::vector<Memory>& of, int rank) -> void* {
+            return of[static_cast<std::size_t>(rank)].data();
+        };
+        const auto only = [&](int root, const std::vector<Memory>& of, int rank) {
+            return rank == root ? own(of, rank) : &host;
+        };
+        const auto all_are = [&](const std::byte* at, std::size_t bytes, int value) {
+            const std::vector<std::byte> wanted(bytes, std::byte(value));
+            return std::memcmp(at, wanted.data(), bytes) == 0;
+        };
+        for (int rank = 0; rank < n; ++rank) std::memset(own(small, rank), rank + 1, count);
+        ASSERT_NCCL(world.together([&](int rank) {
+            EXPECT_NCCL(ncclReduce(own(small, rank), only(2, large, rank), count, ncclUint8, ncclSum, 2,
+                                   world[rank], nullptr));
+        }));
+        EXPECT_TRUE(all_are(large[2].data(), count, 1 + 2 + 3 + 4)) << count;
+        ASSERT_NCCL(world.together([&](int rank) {
+            EXPECT_NCCL(ncclGather(own(small, rank), only(1, large, rank), count, ncclUint8, 1, world[rank],
+                                   nullptr));
+        }));
+        for (int rank = 0; rank < n; ++rank)
+            EXPECT_TRUE(all_are(large[1].at(static_cast<std::size_t>(rank) * count), count, rank + 1))
+                << count;
+        ASSERT_NCCL(world.together([&](int rank) {
+            EXPECT_NCCL(ncclScatter(only(1, large, rank), own(small, rank), count, ncclUint8, 1, world[rank],
+                                    nullptr));
+        }));
+        EXPECT_TRUE(all_are(small[3].data(), count, 4)) << count;
+        ASSERT_NCCL(world.together([&](int rank) {
+            EXPECT_NCCL(ncclBroadcast(only(0, small, rank), own(large, rank), count, ncclUint8, 0,
+                                      world[rank], nullptr));
+        }));
+        for (const Memory& one : large) EXPECT_TRUE(all_are(one.data(), count, 1)) << count;
+    }
+}
+
 TEST_F(NcclCollectives, GatherInItsThreeForms) {
     constexpr std::size_t count = 777;
     std::vector<double> all;

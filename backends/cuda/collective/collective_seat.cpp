@@ -337,10 +337,10 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
 }
 
 // Takes no lock, because run() may block on a full stream.
-Result<bool> CollectiveSeat::idle() {
+Result<bool> CollectiveSeat::have_ended(CUresult (TaskOrder::*which)() const) {
     if (copies()) copies()->look();
     driver::ScopedCudaContext current(*gpu_.context());
-    const CUresult status = order_->on_streams();
+    const CUresult status = (*order_.*which)();
     if (status == CUDA_ERROR_NOT_READY) return false;
     SIDESTEP_CHECK(cuda().check(status, "cuEventQuery"));
     return true;

@@ -34,7 +34,8 @@ public:
     Result<std::shared_ptr<const backend::Exported>> move_arena_to_host() override;
     Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override;
     Result<void> run(const protocol::CollectiveTask& task, void* stream) override;
-    Result<bool> idle() override;
+    Result<bool> idle() override { return have_ended(&TaskOrder::on_streams); }
+    Result<bool> at_rest() override { return have_ended(&TaskOrder::anywhere); }
     std::optional<protocol::FaultRecord> fault() const override;
     void abort() noexcept override;
     void set_deadline(std::uint64_t ns) override;
@@ -93,6 +94,7 @@ private:
     // Null before the first task that is made of copies.
     Copies* copies() const { return copies_.load(); }
     Result<backend::Extent> look_up_extent(CUdeviceptr address, std::uint64_t id);
+    Result<bool> have_ended(CUresult (TaskOrder::*which)() const);
     enum class Rest { none, running, no_context };
     Rest rest() noexcept;
 
