@@ -25,7 +25,7 @@ Part part_of(std::uint64_t region, Bytes offset, Bytes size, const void* memory,
 }  // namespace
 
 Result<void> Region::check(Bytes offset, Bytes bytes) const {
-    if (size == Buffer::whole || (offset <= size && bytes <= size - offset)) return {};
+    if (bytes <= size && offset <= size - bytes) return {};  // `whole` is the largest number
     return Error{ErrorCode::invalid_argument,
                  fmt::format("bytes {} to {} were asked for of {}", offset, offset + bytes, size),
                  name,

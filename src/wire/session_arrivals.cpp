@@ -239,6 +239,10 @@ Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
         region = find_region(scattered ? Frame{frame.kind, frame.request, frame.region} : frame, true);
         if (scattered) {
             SIDESTEP_TRY(places, take_places(frame));
+            // They may be others than those it landed by.
+            for (const auto& [offset, size] : places)
+                if (auto within = region && landed ? (*region)->check(offset, size) : Result<void>(); !within)
+                    region = within.error();
         }
         if (region && landed && (*region)->address != nullptr) time_to_confirm = confirm_soon(frame);
     }
@@ -253,7 +257,7 @@ Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
     if ((*region)->traffic) (*region)->traffic->received.fetch_add(frame.size, std::memory_order_relaxed);
     if (time_to_confirm) send_confirms();
     if ((*region)->address != nullptr) return {};
-    if (landing.address == (*region)->device_address + frame.offset) {
+    if (landing.keeps == *region) {
         const auto seen = (*region)->see_writes();
         seen ? confirm(frame) : refuse(frame.request, frame.size, seen.error());
         return {};

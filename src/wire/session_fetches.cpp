@@ -119,10 +119,12 @@ std::optional<Session::Fetch> Session::next_fetch(std::shared_ptr<Slots::Slot>& 
     }
     Fetch part{first.region, first.request, first.at, first.to, first.into};
     part.to_gpu = first.to_gpu;
-    const bool alone = part.leads_on() ? part.into != 0 && !by_slot : !line.scatters;
+    // What a card reads out of a GPU goes as it lies: no processor can put places of it together.
+    const bool straight = !by_slot && first.region->address == nullptr;
+    const bool alone = part.leads_on() ? part.into != 0 && !by_slot : straight || !line.scatters;
     do cut_fetch(part);
     while (!alone && goes_with(part));
-    if (by_slot) ++moving_;
+    if (by_slot || part.to) ++moving_;
     if (by_slot && part.into != 0) ++requests_.at(part.request).moving;
     if (!by_slot) on_the_way_ += part.size;
     if (part.region->traffic) part.region->traffic->sent.fetch_add(part.size, std::memory_order_relaxed);
@@ -150,16 +152,18 @@ public:
 
     void add(const Fetch& part, const Line& line) {
         if (!bundle_ || line.epoch != line_.epoch) begin(line);
-        if (!goes_on(part)) flush();
+        const Region& from = *part.region;
+        const bool straight = from.address == nullptr;
+        if (straight || !goes_on(part)) flush();
         if (places_ == 0)
             frame_ = {
                 .kind = Frame::Kind::push, .request = part.request, .offset = part.at, .to_gpu = part.to_gpu};
         frame_.size += part.size;
         places_ += part.places.size();
-        const Region& from = *part.region;
-        unsigned char* const begin = from.address != nullptr ? from.address : from.device_address;
+        unsigned char* const begin = straight ? from.device_address : from.address;
         for (const auto& [offset, size] : part.places) backend::join(memory_, {begin + offset, size});
         if (kept_.empty() || kept_.back() != part.region) kept_.push_back(part.region);
+        if (straight) flush();
     }
 
 private:
@@ -281,9 +285,10 @@ void Session::send_slot(const Fetch& part, const std::shared_ptr<Slots::Slot>& s
                  slot->address(), std::move(sent));
 }
 
-// Until the third machine has it nothing of it may be sent over this session's next link: it might come there last.
+// Until the third machine has it nothing of it may be sent over this session's next link: it might come there last. What
+// leaves no slot was counted as it was taken off.
 void Session::pass_on(const Fetch& part, unsigned char* slot, std::function<void()> sent) {
-    moving(1);
+    if (slot != nullptr) moving(1);
     std::vector<Part> parts;
     parts.reserve(part.places.size());
     for (std::size_t i = 0; i < part.places.size(); ++i) {

@@ -27,6 +27,7 @@ constexpr Bytes small_frame = 4096;
 class NotingLink final : public backend::Link {
 public:
     explicit NotingLink(bool reaches, std::string_view engine = {}) : reaches_(reaches), engine_(engine) {}
+    bool scatters() const override { return reaches_; }
     std::string_view engine() const override { return engine_; }
     Result<void> add(int, const backend::SocketKeys&) override { return {}; }
     std::size_t sockets() const override { return 1; }
@@ -39,6 +40,11 @@ public:
             texts.emplace_back(static_cast<const char*>(payload), payload != nullptr ? frame.size : 0);
         }
         if (sent && takes) sent();
+    }
+    // A card that reads a GPU sends what lies in one part alone.
+    void send_all(std::span<const backend::Outgoing> all, std::function<void()> sent) override {
+        for (const backend::Outgoing& one : all) EXPECT_TRUE(one.parts.empty()) << one.frame.size;
+        Link::send_all(all, std::move(sent));
     }
     std::size_t count() const {
         std::lock_guard lock(mutex_);
@@ -72,7 +78,7 @@ protected:
         backend::Backend* const host = registry.find("host");
         auto end = host->attach(Buffer::memory(Place::host(), memory.data(), memory.size()), {}).value();
         auto ring = slots->attach(*host, backend::Access::read).value();
-        auto region = std::make_shared<Region>();
+        region = std::make_shared<Region>();
         region->in = Way{host, 0, std::move(end), std::move(ring), true};
         region->size = region_bytes;
         region->readable = region->writable = true;
@@ -83,7 +89,7 @@ protected:
             ++seen;
             return sees;
         };
-        number = session->grant(std::move(region));
+        number = session->grant(region);
     }
     // A piece's end may be told a moment before its slot is back.
     ~SessionDevice() override {
@@ -119,6 +125,7 @@ protected:
     Result<void> sees;
     const std::shared_ptr<Session> session = std::make_shared<Session>("node7");
     std::shared_ptr<NotingLink> link;
+    std::shared_ptr<Region> region;
     std::uint64_t number = 0;
 };
 
@@ -174,6 +181,44 @@ TEST_F(SessionDevice, LargeAnswersComeStraightFromThere) {
     EXPECT_EQ(link->payloads[0], memory.data() + 100);
 }
 
+// A processor would have to put them together, and cannot read them.
+TEST_F(SessionDevice, PlacesThatAreNoNeighboursComeOneByOneFromThere) {
+    use(true);
+    const std::vector<backend::RegionPart> places{
+        {100, 5000}, {20'000, 6000}, {26'000, 7000}, {90'000, 8000}};
+    const Frame list{Frame::Kind::places, 1, number, 0, backend::to_bytes(places).size()};
+    auto told = session->landing(list).value();
+    std::memcpy(told.address, backend::to_bytes(places).data(), list.size);
+    ASSERT_TRUE(session->arrived(list, std::move(told)));
+    ASSERT_TRUE(session->arrived({Frame::Kind::gather, 1, number, 0, 26'000}, {}));
+    session->caught_up();
+    Bytes at = 0;
+    ASSERT_EQ(link->frames.size(), places.size());
+    for (std::size_t i = 0; i < places.size(); at += places[i++].size) {
+        EXPECT_EQ(link->frames[i], (Frame{Frame::Kind::push, 1, 0, at, places[i].size}));
+        EXPECT_EQ(link->payloads[i], memory.data() + places[i].offset);
+    }
+}
+
+// One of a file has no address, so what a client names as the offset says nothing of where it landed.
+TEST_F(SessionDevice, AnOffsetThatIsAnAddressOfASlotIsNoAddress) {
+    auto file = std::make_shared<Region>(*region);
+    file->size = Buffer::whole;
+    file->device_address = nullptr;
+    file->see_writes = nullptr;
+    number = session->grant(std::move(file));
+    use(false);
+    const auto at = reinterpret_cast<std::uintptr_t>(slots->ring().address());
+    for (std::size_t slot = 0; slot < Slots::count; ++slot) {
+        const Frame push{Frame::Kind::push, 1, number, at + slot * backend::max_push, 10};
+        auto landing = session->landing(push).value();
+        ASSERT_EQ(landing.kind, Landing::Kind::here);
+        ASSERT_TRUE(session->arrived(push, std::move(landing)));
+        wait_for_frames(slot + 1);
+        EXPECT_EQ(link->frames[slot].kind, Frame::Kind::fault) << "it lies outside of the memory";
+    }
+}
+
 // Memory of a GPU of this end.
 class SessionOwnMemory : public SessionDevice {
 protected:
@@ -192,10 +237,11 @@ protected:
     ~SessionOwnMemory() override {
         own.reset();
         session->withdraw(number);
+        region.reset();
         slots.reset();
         engine.reset();
     }
-    std::shared_ptr<Region> region(backend::Access access) {
+    std::shared_ptr<Region> own_region(backend::Access access) {
         backend::AttachOptions options;
         options.access = access;
         std::string way;
@@ -223,7 +269,7 @@ TEST_F(SessionOwnMemory, IsPushedStraightOrBySlots) {
     use(true);
     link->takes = false;
     ASSERT_TRUE(test::begun(
-        moving, session->push(address(), 7, 30, bytes, moving.flight, region(backend::Access::read))));
+        moving, session->push(address(), 7, 30, bytes, moving.flight, own_region(backend::Access::read))));
     ASSERT_TRUE(test::comes([&] { return link->count() == 2; }));
     EXPECT_EQ(link->frames[0], (Frame{Frame::Kind::push, 1, 7, 30, backend::max_push, 0, 0, 0}));
     EXPECT_EQ(link->payloads[0], address());
@@ -247,7 +293,7 @@ TEST_F(SessionOwnMemory, IsPushedStraightOrBySlots) {
 // What came straight is seen by the GPU, and what came into a slot is in its memory, before the flight ends.
 TEST_F(SessionOwnMemory, IsPulledStraightOrBySlots) {
     use(true);
-    const auto into = region(backend::Access::write);
+    const auto into = own_region(backend::Access::write);
     std::memset(gpu.buffer().address(), '#', bytes);
     ASSERT_TRUE(session->pull(7, 0, bytes, address(), moving.flight, into));
     for (const auto& [at, size] : {std::pair{Bytes{0}, backend::max_push}, {backend::max_push, Bytes{100}}}) {
@@ -289,7 +335,7 @@ TEST_F(SessionOwnMemory, NoEndIsToldWhileASlotMovesIt) {
         link = std::make_shared<NotingLink>(false);
         alone->use(link);
         Waiting waiting;
-        const auto mine = region(in ? backend::Access::write : backend::Access::read);
+        const auto mine = own_region(in ? backend::Access::write : backend::Access::read);
         auto& way = in ? mine->in : mine->out;
         way->backend = &waiting;
         test::Moving piece;
@@ -312,7 +358,7 @@ TEST_F(SessionOwnMemory, NoEndIsToldWhileASlotMovesIt) {
 TEST_F(SessionOwnMemory, FailsWhereTheGpuDoesNotSeeIt) {
     use(true);
     sees = Error{ErrorCode::device_error, "the GPU is gone", "test", {}};
-    ASSERT_TRUE(session->pull(7, 0, 5000, address(), moving.flight, region(backend::Access::write)));
+    ASSERT_TRUE(session->pull(7, 0, 5000, address(), moving.flight, own_region(backend::Access::write)));
     const Frame answer{Frame::Kind::push, 1, 0, 0, 5000};
     ASSERT_TRUE(session->arrived(answer, session->landing(answer).value()));
     EXPECT_TRUE(moving.over());

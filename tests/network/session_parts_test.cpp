@@ -331,9 +331,9 @@ TEST(SessionParts, AreReadWhereTheyMayBe) {
 }
 
 // A region of a third machine, 1000 bytes that it calls 33.
-std::uint64_t grant_beyond(const Alone& node, const Alone& third) {
+std::uint64_t grant_beyond(const Alone& node, const Alone& third, Bytes size = 1000) {
     auto region = std::make_shared<Region>();
-    region->size = 1000;
+    region->size = size;
     region->beyond = third.session;
     region->target = 33;
     return node.session->grant(region);
@@ -380,12 +380,13 @@ TEST(SessionParts, ArePassedOnWhereTheyMayBe) {
     Alone node, third;
     const auto region = node.session->grant(test::region_of(memory, true, false));
     const auto writable = node.session->grant(test::region_of(closed, false, true));
-    const auto beyond = grant_beyond(node, third);
+    const auto beyond = grant_beyond(node, third), endless = grant_beyond(node, third, Buffer::whole);
     const std::vector<backend::RegionPart> good{{0, 3}, {10, 3}, {0, 0}, {997, 0}};
     expect_refused(node, Frame::Kind::gather,
                    {{{{0, 3}, {98, 3}, {0, 0}, {997, 0}}, region, ErrorCode::invalid_argument, beyond},
                     {{{0, 3}, {10, 3}, {0, 0}, {998, 0}}, region, ErrorCode::invalid_argument, beyond},
                     {{{0, 3}, {10, 3}, {1ull << 40, 0}, {0, 0}}, region, ErrorCode::invalid_argument, beyond},
+                    {{{0, 3}, {10, 3}, {0, 0}, {~Bytes{1}, 0}}, region, ErrorCode::invalid_argument, endless},
                     {good, writable, ErrorCode::permission_denied, beyond},
                     {good, region + 99, ErrorCode::not_found, beyond},
                     {good, region, ErrorCode::not_found, writable},
