@@ -445,6 +445,7 @@ Result<Progress> CudaBackend::start_batch(std::span<const Piece> pieces, backend
             return Error{ErrorCode::internal, "the pieces of a batch belong to several GPUs", "cuda", {}};
         parts.push_back({one.target, one.source, one.size});
         if (work.gpu == nullptr) work = one;
+        work.only_there |= one.only_there;
     }
     if (parts.empty()) return Progress::done;
     work.parts = parts;

@@ -71,10 +71,10 @@ Result<CallersStream> callers_stream(const driver::Cuda& cuda, void* stream, CUc
 
 Result<std::unique_ptr<backend::Gate>> GateWords::put(Gpus& gpus, const CallersStream& stream) {
     if (stream.capturing)
-        return Error{
-            ErrorCode::unsupported,
-            "the stream is being captured into a graph, and this copy is not a single hop on a stream",
-            "stream", "copy outside of the capture, or between GPUs and pinned host memory"};
+        return Error{ErrorCode::unsupported,
+                     "the stream is being captured into a graph, and this copy is not a single hop on a "
+                     "stream, or is verified",
+                     "stream", "copy outside of the capture, or between GPUs and pinned host memory"};
     SIDESTEP_TRY(std::uint32_t * word, take(gpus));
     driver::ScopedCudaContext current(*cuda_, stream.context);
     auto before = driver::CudaEvent::create(cuda_);

@@ -130,14 +130,14 @@ void InFlight::add(Enqueued* work) {
 }
 
 bool InFlight::look() {
-    thread_local unsigned looks = 0;
-    if (Share& share = own();
-        share.count.load(std::memory_order_relaxed) > 0 && ++looks % looks_at_own != 0) {
+    Share& share = own();
+    if (share.count.load(std::memory_order_relaxed) > 0 &&
+        (share.looks.fetch_add(1, std::memory_order_relaxed) + 1) % looks_at_own != 0) {
         look_at(share);
         return true;
     }
     bool left = false;
-    for (Share& share : shares_) left |= look_at(share);
+    for (Share& each : shares_) left |= look_at(each);
     return left;
 }
 

@@ -90,6 +90,8 @@ private:
         Enqueued* free = nullptr;
         std::unordered_map<CUstream, Queue> queues;
         std::atomic<std::size_t> count{0};  // of those in queues
+        std::atomic<unsigned> looks{
+            0};  // at it alone, or at all: of this GPU's, lest threads that look at several miss one
     };
     struct Ended {
         backend::Flight* flight;

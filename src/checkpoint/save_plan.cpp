@@ -11,6 +11,7 @@
 #include "checkpoint/placement.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "checkpoint/shard_index.hpp"
+#include "transfer/ends.hpp"
 
 namespace sidestep::checkpoint {
 namespace {
@@ -38,6 +39,8 @@ Result<std::vector<Bytes>> check_tensors(const std::vector<TensorToSave>& tensor
             return refused(tensor, fmt::format("{} of shape [{}] has {} bytes, and its memory {}",
                                                to_string(tensor.dtype), fmt::join(tensor.shape, ", "), *bytes,
                                                tensor.data.size()));
+        if (const auto within = transfer::check_buffer(tensor.data, false); !within)
+            return refused(tensor, within.error().message);
         sizes.push_back(*bytes);
     }
     return sizes;

@@ -377,8 +377,11 @@ private:
     }
 
     bool has_one_hop() const { return plan_->lanes.size() == 1 && plan_->lanes[0].size() == 1; }
-    // A copy of one hop goes onto the caller's stream itself. Any other holds the stream at a gate.
-    bool needs_gate() const { return stream_ != nullptr && !(has_one_hop() && plan_->lanes[0][0].streams); }
+    // A copy of one hop goes onto the caller's stream itself. Any other holds the stream at a gate, and so does one that is
+    // verified: what comes behind it may write to either end.
+    bool needs_gate() const {
+        return stream_ != nullptr && (options_.verify || !has_one_hop() || !plan_->lanes[0][0].streams);
+    }
 
     // The registration of one end with one backend, shared by the lanes that use it.
     Result<Registration*> attach(backend::Backend* backend, Access access) {

@@ -137,7 +137,8 @@ public:
             return {};
         };
         call_.make(&calls_, open, usual_opening);
-        return !call_.running() && hold(memories, held);
+        if (call_.running()) return false;
+        return hold(memories, held);
     }
 
     void let_go(const std::vector<std::size_t>& memories) {

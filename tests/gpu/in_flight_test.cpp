@@ -37,24 +37,26 @@ protected:
     void ended() override {}
 
     // A piece on the stream, which is at work until `busy` is false if it is `slow`.
-    Enqueued& add(Mark mark, bool slow) {
+    Enqueued& add(Mark mark, bool slow) { return add(mark, slow, *stream, *pieces); }
+    Enqueued& add(Mark mark, bool slow, SlowStream& on, InFlight& to) {
         driver::ScopedCudaContext current(machine().context(0));
-        Enqueued* const piece = pieces->take(stream->get(), mark).value();
+        Enqueued* const piece = to.take(on.get(), mark).value();
         piece->flight = &flights.emplace_back(static_cast<PieceOwner&>(*this));
-        stream->run([this, slow] {
+        on.run([this, slow] {
             while (slow && busy) std::this_thread::sleep_for(milliseconds(1));
         });
-        pieces->mark(*piece, mark);
-        pieces->add(piece);
+        to.mark(*piece, mark);
+        to.add(piece);
         return *piece;
     }
     // The same on a thread with a share of its own.
-    void add_elsewhere(Mark mark, bool slow) {
+    void add_elsewhere(Mark mark, bool slow) { add_elsewhere(mark, slow, *stream); }
+    void add_elsewhere(Mark mark, bool slow, SlowStream& on) {
         const std::size_t here = base::thread_number();
         for (bool added = false; !added;) {
             std::thread thread([&] {
                 added = base::thread_number() % 16 != here % 16;
-                if (added) add(mark, slow);
+                if (added) add(mark, slow, on, *pieces);
             });
             thread.join();
         }
@@ -124,6 +126,25 @@ TEST_F(InFlightTest, WhatIsAwaitedIsNotOverWhileItRuns) {
         busy = false;
         EXPECT_TRUE(first_ends_within(milliseconds(20000)));
     }
+}
+
+// Whoever waits looks at all GPUs in turn.
+TEST_F(InFlightTest, WhatAnotherThreadEnqueuedIsSeenBesideSlowPiecesOfTwoGpus) {
+    SlowStream quick(0);
+    InFlight second(
+        std::shared_ptr<const driver::CudaContext>(std::shared_ptr<void>(), &machine().context(0)), 0);
+    add(Mark::now, true);
+    add(Mark::now, true, *stream, second);
+    add_elsewhere(Mark::now, false, quick);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!flights.back().over() && std::chrono::steady_clock::now() < until) {
+        pieces->look();
+        second.look();
+    }
+    EXPECT_TRUE(flights.back().over());
+    EXPECT_FALSE(flights.front().over());
+    busy = false;
+    while (second.look()) std::this_thread::yield();
 }
 
 // The stand-in driver can be without them. On a real GPU this is one more awaited piece.

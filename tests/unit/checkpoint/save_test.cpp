@@ -279,6 +279,7 @@ TEST_F(Save, WhatCannotBeSaved) {
     refused({"x", Dtype::f4, {3}, data.slice(0, 2)}, "\"x\"");
     refused({"x", Dtype::other, {40}, data}, "\"x\"");
     refused({"__metadata__", Dtype::f32, {10}, data}, "__metadata__");
+    refused({"x", Dtype::u8, {4096}, Buffer::file("p", ~Bytes{0} - 4095, 4096)}, "largest file offset");
     refused({"x", Dtype::u8, {40}, Buffer::memory(*Place::parse("p2pmem:0000:03:00.0"), data.address(), 40)},
             "published memory");
     EXPECT_EQ(error_of(tensors.list, "").code, ErrorCode::invalid_argument);

@@ -159,15 +159,18 @@ TEST(Gates, TheEngineOpensThemAtItsEnd) {
 }
 
 TEST(Gates, VerificationComesBeforeTheWorkBehind) {
-    for (const bool differs : {false, true}) {
-        constexpr std::size_t moving = 32;  // 16 chunks, two hops each
+    for (const auto& [differs, one_hop] :
+         {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+        const std::size_t moving = one_hop ? 16 : 32;  // 16 chunks, two hops each where they are staged
         std::atomic<bool> verifies{false};
-        StreamRig rig({.looks = 0,
-                       .hang = [&](std::size_t piece) { return piece >= moving && !verifies; },
-                       .corrupt = [&](std::size_t piece) { return differs && piece == 5; }});
+        StreamRig rig(
+            {.looks = 0,
+             .hang = [&](std::size_t piece) { return piece >= moving && !verifies; },
+             .corrupt = [&, differs = differs](std::size_t piece) { return differs && piece == 5; }});
         CopyOptions options = small_chunks();
         options.verify = true;
-        const Job job = rig.staged(rig.here, options);
+        const Job job = one_hop ? rig.one_hop(rig.here, options) : rig.staged(rig.here, options);
+        ASSERT_EQ(rig.fake->gates.size(), 1u);
         rig.gate(0).reached = true;
         EXPECT_FALSE(rig.engine->wait(job, 200ms));
         EXPECT_EQ(job->bytes_done(), 1_MiB);

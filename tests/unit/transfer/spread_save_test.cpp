@@ -5,6 +5,7 @@
 
 #include "driver/files.hpp"
 #include "spread_rig.hpp"
+#include "transfer/spread_work.hpp"
 
 namespace sidestep {
 namespace {
@@ -76,6 +77,27 @@ TEST(SpreadSave, StagingIsAsLargeAsWhatIsWaitedFor) {
     EXPECT_EQ(staging_of("/out", true), 32_MiB);
     if (!driver::would_live_in_memory("/dev/shm/out")) GTEST_SKIP() << "/dev/shm does not lie in memory";
     EXPECT_EQ(staging_of("/dev/shm/out", true), staging_of("/out", false));
+}
+
+// Each time: whether the call has ended when it is first looked for is a matter of microseconds.
+TEST(SpreadSources, OneThatCannotBeOpenedIsToldOfAndNotTriedAgain) {
+    base::BlockingCalls calls;
+    for (int round = 0; round < 300; ++round) {
+        transfer::AttachedMemory attached;
+        attached.all.resize(1);
+        std::atomic<int> tries{0};
+        const auto refused = [&](std::size_t) -> Result<transfer::SpreadSources::Open> {
+            ++tries;
+            return Error{ErrorCode::permission_denied, "it may not be read", "source", {}};
+        };
+        transfer::SpreadSources sources(calls, attached, refused);
+        bool held = false;
+        auto open = sources.hold({0}, held);
+        while (open && tries < 5) open = sources.hold({0}, held);
+        ASSERT_FALSE(open);
+        EXPECT_EQ(open.error().code, ErrorCode::permission_denied);
+        ASSERT_EQ(tries, 1);
+    }
 }
 
 TEST(SpreadSave, WritesWholeFilesInTheirOrder) {
