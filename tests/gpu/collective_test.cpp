@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <sidestep/group.hpp>
+
 #include "tests/gpu/collective_rig.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
@@ -205,6 +207,42 @@ TEST(CopyGraphs, MemoryThatIsMappedAfterTheCapture) {
         }
         mapped = !now;
     }
+}
+
+using GraphGroups = ContextTest;
+
+// The other one needs it to the end, however late it launches its own.
+TEST_F(GraphGroups, ARankLeavesWhenItsLaunchedGraphHasEnded) {
+    constexpr std::size_t count = 5000;
+    GroupOptions options;
+    options.timeout = std::chrono::seconds(20);
+    auto groups = Group::local(*context_, {Place::gpu(0), Place::gpu(gpu_of(1))}, options);
+    ASSERT_TRUE(groups) << groups.error().to_string();
+    const auto rig = collective_seat::make_rig(2);
+    std::vector<Allocation> memory;
+    std::vector<CapturedTasks> graphs;
+    for (unsigned rank = 0; rank < 2; ++rank) {
+        memory.push_back(context_->allocate(Place::gpu(gpu_of(rank)), count * sizeof(int)).value());
+        rig->write(memory[rank].address(), std::vector<int>(count, 3 + static_cast<int>(rank)).data(),
+                   count * sizeof(int));
+        graphs.emplace_back(rank, rig->stream(rank), [&](void* stream) {
+            void* const own = memory[rank].address();
+            ASSERT_TRUE(
+                (*groups)[rank].all_reduce(own, own, count, Dtype::i32, {}, static_cast<CUstream>(stream)));
+        });
+    }
+    graphs[0].launch();
+    std::thread leaves([&] { const Group gone = std::move((*groups)[0]); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    graphs[1].launch();
+    leaves.join();
+    for (unsigned rank = 0; rank < 2; ++rank) {
+        ASSERT_TRUE(graphs[rank].wait());
+        std::vector<int> found(count);
+        rig->read(found.data(), memory[rank].address(), count * sizeof(int));
+        EXPECT_EQ(found, std::vector<int>(count, 7)) << rank;
+    }
+    EXPECT_TRUE((*groups)[1].status());
 }
 
 // More than a stream's queue holds: the thread that enqueues them waits outside of the driver, and goes on
