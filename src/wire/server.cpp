@@ -52,7 +52,8 @@ Server::Server(const Machine& machine, std::shared_ptr<const Engines> engines, S
                      std::make_shared<Notices>(options_.most_notices),
                      options_.rate > 0 ? std::make_shared<Pace>(options_.rate) : nullptr}),
       most_now_(newcomers_here()),
-      workers_({most_workers, 1, most_questions, true}, "questions of clients") {
+      workers_({most_workers, 1, most_questions, true}, "questions of clients"),
+      reaching_({most_workers, 0, most_questions, true}, "questions that other nodes answer") {
     node_->neighbours = std::make_shared<Peers>(
         engines_, options_.node, [key = options_.key]() -> Result<std::string> { return key; },
         most_neighbours);
@@ -104,6 +105,7 @@ Server::~Server() {
         client.served->session().link()->end(why);
     }
     node_->move_those_due();  // nothing comes into other slots any more
+    reaching_.end();
     workers_.end();
     for (auto& [number, client] : clients) client.served->end();
     node_->pieces->stop();

@@ -126,7 +126,8 @@ private:
     bool ending_ = false;
 
     Probes probes_{Probes::Limits{}};
-    base::Workers workers_;  // for what may block
+    base::Workers workers_;   // for what may block
+    base::Workers reaching_;  // for what waits for another node, which may wait for this one's answer
     std::unique_ptr<driver::EventLoop> loop_;
 };
 

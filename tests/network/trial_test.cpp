@@ -162,6 +162,18 @@ TEST_F(Trial, EngineThatRecoversIsUsedAgain) {
     EXPECT_EQ(other->engine(), "tcp");
 }
 
+// Whatever waits for them meanwhile.
+TEST_F(Trial, LostConnectionsDoNotWaitForOtherTasks) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto session = two.peer().value()->session(1, test::patience()).value();
+    std::atomic<bool> over{false};
+    for (int i = 0; i < 64; ++i) ASSERT_TRUE(two.peers->workers().add([&over] { over.wait(false); }));
+    session->link()->close({ErrorCode::io_error, "a port is down", "test", {}});
+    EXPECT_TRUE(test::comes([&] { return session->renewed() == 1; }));
+    over = true;
+    over.notify_all();
+}
+
 TEST_F(Trial, WithoutSocketsItFails) {
     const Two two(Lies::in_one_byte, Lies::never, false);
     const auto peer = two.peer();
@@ -208,6 +220,25 @@ TEST_F(Lending, TokensAreGoodOnce) {
     for (const char* nowhere : {"127.0.0.1:1", "not an address", ""})
         EXPECT_FALSE(ask(Word::reach, to_body(ReachRequest{nowhere, node, 1}))) << nowhere;
     EXPECT_TRUE(ask(Word::trial, {})) << "it lives";
+}
+
+// Nodes that have each other fetch something would wait for each other else.
+TEST_F(Lending, WhatWaitsForAnotherNodeHoldsUpNoOtherQuestion) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto peer = two.peer().value();
+    // Takes connections, and says nothing.
+    const auto silent =
+        driver::TcpListener::bind(driver::SocketAddress::resolve("127.0.0.1", 0).value().front()).value();
+    const ReachRequest reach{silent.local().value().to_string(), std::string(token_bytes, 'x'), 1};
+    for (int i = 0; i < 64; ++i) peer->tell(Word::reach, to_body(reach));
+    const auto lent = peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience());
+    ASSERT_TRUE(lent) << lent.error().to_string();
+    EXPECT_TRUE(peer->ask(Word::take, to_body(parse_token(*lent).value()), test::patience()));
+    Peers others(
+        engines(Lies::never, true), "other", [&two]() -> Result<std::string> { return two.key; }, 4);
+    EXPECT_TRUE(others.get({"n", two.server->addresses()}));
+    const std::string told = two.server->metrics(), answered = "word=\"reach\",outcome=\"";
+    EXPECT_EQ(told.find(answered), told.rfind(answered)) << "they still wait: none has failed\n" << told;
 }
 
 }  // namespace
