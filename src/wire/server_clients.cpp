@@ -124,6 +124,7 @@ void Server::gone(const std::shared_ptr<Visit>& visit, const Error& why) {
     if (!established)
         node_->counters->refused(why.code == ErrorCode::permission_denied ? Refusal::key
                                  : why.code == ErrorCode::timed_out       ? Refusal::silent
+                                 : why.code == ErrorCode::out_of_memory   ? Refusal::full
                                                                           : Refusal::other);
     if (!stays) return forget(std::move(left), why);
     base::log(base::LogLevel::info, fmt::format("{} was lost: {}", left.served->from(), why.message));

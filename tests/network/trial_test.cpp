@@ -1,6 +1,8 @@
 // An engine that does not bring the bytes it is given is found out before anything of a copy goes over it. And what a node
-// lends to another by a token.
+// lends to another by a token. And strangers, who show no key.
 #include "wire/trial.hpp"
+
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -74,7 +76,8 @@ std::shared_ptr<const Engines> engines(Lies lies, bool sockets_too,
 
 // A node and a client of it.
 struct Two {
-    Two(Lies nodes, Lies clients, bool sockets_too, std::shared_ptr<std::atomic<bool>> recovered = {})
+    Two(Lies nodes, Lies clients, bool sockets_too, std::shared_ptr<std::atomic<bool>> recovered = {},
+        std::size_t most_clients = 4096)
         : theirs(engines(nodes, sockets_too, recovered)) {
         registry.add(backends::host::create({}), topology);
         ServerOptions options;
@@ -82,6 +85,7 @@ struct Two {
         options.allowed = Allowances::parse("host=1MiB").value();
         options.key = key;
         options.node = "the-node";
+        options.most_clients = most_clients;
         server = Server::start({topology, registry, engine, shared}, theirs, std::move(options)).value();
         peers = std::make_unique<Peers>(
             engines(clients, sockets_too, recovered), "here", [this]() -> Result<std::string> { return key; },
@@ -239,6 +243,42 @@ TEST_F(Lending, WhatWaitsForAnotherNodeHoldsUpNoOtherQuestion) {
     EXPECT_TRUE(others.get({"n", two.server->addresses()}));
     const std::string told = two.server->metrics(), answered = "word=\"reach\",outcome=\"";
     EXPECT_EQ(told.find(answered), told.rfind(answered)) << "they still wait: none has failed\n" << told;
+}
+
+class Strangers : public Trial {
+protected:
+    // They begin to speak TLS, and say nothing more.
+    void come(const Two& two, std::size_t count) {
+        const HostPort at = two.server->addresses().front();
+        const auto address = driver::SocketAddress::resolve(at.host, at.port).value().front();
+        for (std::size_t i = 0; i < count; ++i) {
+            here.push_back(driver::TcpSocket::connect(address, test::patience()).value());
+            ASSERT_TRUE(here.back().send_all("\x16", 1, test::patience()));
+        }
+    }
+    std::vector<driver::TcpSocket> here;
+};
+
+TEST_F(Strangers, TakeNoPlacesOfClients) {
+    const Two two(Lies::never, Lies::never, true, {}, 8);
+    come(two, 8);
+    ASSERT_TRUE(test::comes([&] { return two.server->clients() == 8; }));
+    const auto peer = two.peer();
+    EXPECT_TRUE(peer) << peer.error().to_string();
+    EXPECT_TRUE(test::comes([&] { return two.server->clients() <= 8; }));
+}
+
+TEST_F(Strangers, AreBoundedWhateverTheyBeginToSay) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit few{512, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const Two two(Lies::never, Lies::never, true);
+    come(two, 150);
+    const std::string none = "sidestep_refused_total{reason=\"full\"} 0";
+    EXPECT_TRUE(test::comes([&] { return two.server->metrics().find(none) == std::string::npos; }));
+    EXPECT_TRUE(two.peer());
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace
