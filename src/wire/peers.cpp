@@ -14,6 +14,7 @@ namespace sidestep::wire {
 Peers::~Peers() {
     close();
     if (loop_) loop_->end();
+    asking_.wait();
     workers_.wait();
 }
 
@@ -33,6 +34,7 @@ void Peers::close() {
         peer->close(why);
         if (const auto session = peer->session()) session->link()->end(why);
     }
+    asking_.wait();
     workers_.wait();
 }
 

@@ -48,11 +48,11 @@ public:
     void go_on_with_slots() const;
 
     const Engines& engines() const { return *engines_; }
-    // For what takes a while, beside connections that were lost.
-    base::Workers& workers() { return workers_; }
+    // For what asks nodes: connections that were lost do not wait for it, as it may wait for them.
+    base::Workers& workers() { return asking_; }
 
 private:
-    static constexpr std::size_t most_at_a_time = 16;  // that are connected again
+    static constexpr std::size_t most_at_a_time = 16;  // that are connected again, or asked
     struct Entry {
         std::mutex connecting;
         NodeAddress address;         // guarded by Peers::mutex_, as the peer
@@ -74,6 +74,7 @@ private:
     std::map<std::string, std::shared_ptr<Entry>> entries_;
     std::vector<std::weak_ptr<Peer>> all_;  // those too that others took the place of, and that memory holds
     base::Workers workers_{{most_at_a_time, 0, 65536, true}, "lost connections to nodes"};
+    base::Workers asking_{{most_at_a_time, 0, 65536, true}, "questions to nodes"};
     std::unique_ptr<Peer::Tools> tools_;
     std::unique_ptr<driver::EventLoop> loop_;
 };

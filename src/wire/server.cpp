@@ -52,7 +52,8 @@ Server::Server(const Machine& machine, std::shared_ptr<const Engines> engines, S
                      std::make_shared<Notices>(options_.most_notices),
                      options_.rate > 0 ? std::make_shared<Pace>(options_.rate) : nullptr}),
       most_now_(newcomers_here()),
-      workers_({most_workers, 1, most_questions, true}, "questions of clients") {
+      workers_({most_workers, 1, most_questions, true}, "questions of clients"),
+      reaching_({most_workers, 0, most_questions, true}, "questions that other nodes answer") {
     node_->neighbours = std::make_shared<Peers>(
         engines_, options_.node, [key = options_.key]() -> Result<std::string> { return key; },
         most_neighbours);
@@ -104,6 +105,7 @@ Server::~Server() {
         client.served->session().link()->end(why);
     }
     node_->move_those_due();  // nothing comes into other slots any more
+    reaching_.end();
     workers_.end();
     for (auto& [number, client] : clients) client.served->end();
     node_->pieces->stop();
@@ -115,11 +117,8 @@ Server::~Server() {
 
 void Server::accept(const driver::TcpListener& listener) {
     auto accepted = listener.accept();
-    if (!accepted && !newcomers_.empty()) {
-        // The descriptors are at an end. It is called again at once.
-        node_->counters->refused(Refusal::full);
-        return drop(newcomers_.begin()->first);
-    }
+    // The descriptors are at an end. It is called again at once.
+    if (!accepted && drop_stranger()) return;
     if (!accepted) {
         // It would be called again at once. tick() has it listen again.
         for (const auto watch : watches_) loop_->change(watch, false, false);
@@ -129,11 +128,7 @@ void Server::accept(const driver::TcpListener& listener) {
         return;
     }
     if (!*accepted) return;
-    // Of too many the one that has been here longest is hung up on: those who mean it need a moment only.
-    if (newcomers_.size() >= most_now_) {
-        node_->counters->refused(Refusal::full);
-        drop(newcomers_.begin()->first);
-    }
+    if (strangers() >= most_now_) drop_stranger();
     auto newcomer = std::make_unique<Newcomer>(Newcomer{std::move(**accepted), {}, Clock::now()});
     if (const auto from = newcomer->socket.peer()) newcomer->from = from->to_string();
     const std::uint64_t number = next_++;
@@ -179,6 +174,31 @@ void Server::drop(std::uint64_t number) {
     newcomers_.erase(found);
 }
 
+std::size_t Server::strangers() {
+    std::erase_if(unknown_, [](const auto& one) {
+        const auto channel = one.second.lock();
+        return !channel || channel->established();
+    });
+    return newcomers_.size() + unknown_.size();
+}
+
+bool Server::drop_stranger() {
+    if (strangers() == 0) return false;
+    if (newcomers_.empty() || (!unknown_.empty() && unknown_.begin()->first < newcomers_.begin()->first))
+        return drop_silent_client();
+    node_->counters->refused(Refusal::full);
+    drop(newcomers_.begin()->first);
+    return true;
+}
+
+bool Server::drop_silent_client() {
+    if (strangers() == newcomers_.size()) return false;
+    if (const auto channel = unknown_.begin()->second.lock())
+        channel->close(Error{ErrorCode::out_of_memory, "others came before it showed its key", "node", {}});
+    unknown_.erase(unknown_.begin());
+    return true;
+}
+
 void Server::enter_client(std::uint64_t number) {
     const std::unique_ptr<Newcomer> newcomer = std::move(newcomers_.at(number));
     newcomers_.erase(number);
@@ -190,7 +210,7 @@ void Server::enter_client(std::uint64_t number) {
     // Which one it will be follows from its greeting.
     served->session().use(engines_->find(engines_->names().front())->link(served->shared_session()));
     std::lock_guard lock(mutex_);
-    if (clients_.size() >= options_.most_clients) {
+    if (clients_.size() >= options_.most_clients && !drop_silent_client()) {
         node_->counters->refused(Refusal::full);
         base::log(base::LogLevel::warn,
                   fmt::format("{} was turned away: {} clients are here", newcomer->from, clients_.size()));
@@ -204,6 +224,7 @@ void Server::enter_client(std::uint64_t number) {
     auto channel = Channel::start(*loop_, std::move(newcomer->socket), std::move(*tls), newcomer->from,
                                   std::move(handlers), newcomer->came);
     if (!channel) return;
+    unknown_.emplace(number, *channel);
     served->talk_over(*channel);
     clients_.insert_or_assign(number, Client{served, std::move(*channel), visit});
 }

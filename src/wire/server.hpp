@@ -93,6 +93,11 @@ private:
     void enter_data(std::uint64_t newcomer);
     void enter_probe(Newcomer& newcomer);
     void drop(std::uint64_t newcomer);
+    // How many there are of whom nobody knows who they are.
+    std::size_t strangers();
+    // Hangs up on the one of them that has been here longest: those who mean it need a moment only. False where there is none.
+    bool drop_stranger();
+    bool drop_silent_client();
     void tick();
     // Clients (server_clients.cpp).
     void heard(const std::shared_ptr<Visit>& visit, const std::string& message);
@@ -113,8 +118,10 @@ private:
     const std::shared_ptr<Node> node_;
     std::vector<HostPort> addresses_;
     std::vector<driver::TcpListener> listeners_;
-    std::uint64_t next_ = 1;  // the loop's thread alone, as the next one
+    std::uint64_t next_ = 1;  // the loop's thread alone, as the next two
     std::map<std::uint64_t, std::unique_ptr<Newcomer>> newcomers_;
+    // Of clients that had not shown the key when this was looked at last.
+    std::map<std::uint64_t, std::weak_ptr<Channel>> unknown_;
     const std::size_t most_now_;
     std::vector<driver::EventLoop::Id> watches_;  // of the listeners
     bool full_ = false;                           // no descriptor is left: they wait
@@ -126,7 +133,8 @@ private:
     bool ending_ = false;
 
     Probes probes_{Probes::Limits{}};
-    base::Workers workers_;  // for what may block
+    base::Workers workers_;   // for what may block
+    base::Workers reaching_;  // for what waits for another node, which may wait for this one's answer
     std::unique_ptr<driver::EventLoop> loop_;
 };
 

@@ -40,6 +40,7 @@ void Server::heard(const std::shared_ptr<Visit>& visit, const std::string& messa
         }
         return client->channel->close(Error{ErrorCode::cancelled, "it has left", "node", {}});
     }
+    base::Workers& by = question->word == Word::reach ? reaching_ : workers_;
     base::Workers::Task task;
     if (question->word == Word::hello)
         task = welcome(visit, *client, *question);
@@ -49,7 +50,7 @@ void Server::heard(const std::shared_ptr<Visit>& visit, const std::string& messa
             // Its client may have come again meanwhile.
             if (auto answer = served->answer(question, 0, came)) served->send(*answer);
         };
-    if (!workers_.add(std::move(task)))
+    if (!by.add(std::move(task)))
         client->channel->close(
             Error{ErrorCode::io_error, "the node has more questions than it can answer", "node", {}});
 }
@@ -123,6 +124,7 @@ void Server::gone(const std::shared_ptr<Visit>& visit, const Error& why) {
     if (!established)
         node_->counters->refused(why.code == ErrorCode::permission_denied ? Refusal::key
                                  : why.code == ErrorCode::timed_out       ? Refusal::silent
+                                 : why.code == ErrorCode::out_of_memory   ? Refusal::full
                                                                           : Refusal::other);
     if (!stays) return forget(std::move(left), why);
     base::log(base::LogLevel::info, fmt::format("{} was lost: {}", left.served->from(), why.message));

@@ -1,6 +1,8 @@
 // An engine that does not bring the bytes it is given is found out before anything of a copy goes over it. And what a node
-// lends to another by a token.
+// lends to another by a token. And strangers, who show no key.
 #include "wire/trial.hpp"
+
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -74,7 +76,8 @@ std::shared_ptr<const Engines> engines(Lies lies, bool sockets_too,
 
 // A node and a client of it.
 struct Two {
-    Two(Lies nodes, Lies clients, bool sockets_too, std::shared_ptr<std::atomic<bool>> recovered = {})
+    Two(Lies nodes, Lies clients, bool sockets_too, std::shared_ptr<std::atomic<bool>> recovered = {},
+        std::size_t most_clients = 4096)
         : theirs(engines(nodes, sockets_too, recovered)) {
         registry.add(backends::host::create({}), topology);
         ServerOptions options;
@@ -82,6 +85,7 @@ struct Two {
         options.allowed = Allowances::parse("host=1MiB").value();
         options.key = key;
         options.node = "the-node";
+        options.most_clients = most_clients;
         server = Server::start({topology, registry, engine, shared}, theirs, std::move(options)).value();
         peers = std::make_unique<Peers>(
             engines(clients, sockets_too, recovered), "here", [this]() -> Result<std::string> { return key; },
@@ -162,6 +166,18 @@ TEST_F(Trial, EngineThatRecoversIsUsedAgain) {
     EXPECT_EQ(other->engine(), "tcp");
 }
 
+// Whatever waits for them meanwhile.
+TEST_F(Trial, LostConnectionsDoNotWaitForOtherTasks) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto session = two.peer().value()->session(1, test::patience()).value();
+    std::atomic<bool> over{false};
+    for (int i = 0; i < 64; ++i) ASSERT_TRUE(two.peers->workers().add([&over] { over.wait(false); }));
+    session->link()->close({ErrorCode::io_error, "a port is down", "test", {}});
+    EXPECT_TRUE(test::comes([&] { return session->renewed() == 1; }));
+    over = true;
+    over.notify_all();
+}
+
 TEST_F(Trial, WithoutSocketsItFails) {
     const Two two(Lies::in_one_byte, Lies::never, false);
     const auto peer = two.peer();
@@ -208,6 +224,61 @@ TEST_F(Lending, TokensAreGoodOnce) {
     for (const char* nowhere : {"127.0.0.1:1", "not an address", ""})
         EXPECT_FALSE(ask(Word::reach, to_body(ReachRequest{nowhere, node, 1}))) << nowhere;
     EXPECT_TRUE(ask(Word::trial, {})) << "it lives";
+}
+
+// Nodes that have each other fetch something would wait for each other else.
+TEST_F(Lending, WhatWaitsForAnotherNodeHoldsUpNoOtherQuestion) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto peer = two.peer().value();
+    // Takes connections, and says nothing.
+    const auto silent =
+        driver::TcpListener::bind(driver::SocketAddress::resolve("127.0.0.1", 0).value().front()).value();
+    const ReachRequest reach{silent.local().value().to_string(), std::string(token_bytes, 'x'), 1};
+    for (int i = 0; i < 64; ++i) peer->tell(Word::reach, to_body(reach));
+    const auto lent = peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience());
+    ASSERT_TRUE(lent) << lent.error().to_string();
+    EXPECT_TRUE(peer->ask(Word::take, to_body(parse_token(*lent).value()), test::patience()));
+    Peers others(
+        engines(Lies::never, true), "other", [&two]() -> Result<std::string> { return two.key; }, 4);
+    EXPECT_TRUE(others.get({"n", two.server->addresses()}));
+    const std::string told = two.server->metrics(), answered = "word=\"reach\",outcome=\"";
+    EXPECT_EQ(told.find(answered), told.rfind(answered)) << "they still wait: none has failed\n" << told;
+}
+
+class Strangers : public Trial {
+protected:
+    // They begin to speak TLS, and say nothing more.
+    void come(const Two& two, std::size_t count) {
+        const HostPort at = two.server->addresses().front();
+        const auto address = driver::SocketAddress::resolve(at.host, at.port).value().front();
+        for (std::size_t i = 0; i < count; ++i) {
+            here.push_back(driver::TcpSocket::connect(address, test::patience()).value());
+            ASSERT_TRUE(here.back().send_all("\x16", 1, test::patience()));
+        }
+    }
+    std::vector<driver::TcpSocket> here;
+};
+
+TEST_F(Strangers, TakeNoPlacesOfClients) {
+    const Two two(Lies::never, Lies::never, true, {}, 8);
+    come(two, 8);
+    ASSERT_TRUE(test::comes([&] { return two.server->clients() == 8; }));
+    const auto peer = two.peer();
+    EXPECT_TRUE(peer) << peer.error().to_string();
+    EXPECT_TRUE(test::comes([&] { return two.server->clients() <= 8; }));
+}
+
+TEST_F(Strangers, AreBoundedWhateverTheyBeginToSay) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit few{512, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    const Two two(Lies::never, Lies::never, true);
+    come(two, 150);
+    const std::string none = "sidestep_refused_total{reason=\"full\"} 0";
+    EXPECT_TRUE(test::comes([&] { return two.server->metrics().find(none) == std::string::npos; }));
+    EXPECT_TRUE(two.peer());
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace
