@@ -33,6 +33,10 @@ Error end_of_file(const FileRegistration& file, const Slice& at) {
                                file.buffer().place().to_string());
 }
 
+std::uint64_t tag_of(const Slice& request) {
+    return reinterpret_cast<std::uint64_t>(&request);
+}
+
 // What was to go around it is not there.
 void go_through_cache(Slice& slice) {
     slice.go_through_cache();
@@ -66,7 +70,7 @@ FileJobs::FileJobs(std::unique_ptr<driver::FileIoEngine> engine, const Depths& d
 
 Result<backend::Progress> FileJobs::start(FileRegistration& file, MemoryRegistration& memory, bool write,
                                           const std::vector<Slice>& slices, backend::Flight& flight) {
-    auto job = std::make_unique<Job>();
+    auto job = std::make_shared<Job>(*this);
     job->file = &file;
     job->memory = &memory;
     job->write = write;
@@ -94,6 +98,7 @@ Result<backend::Progress> FileJobs::start(FileRegistration& file, MemoryRegistra
         return backend::Progress::done;
     }
     job->flight = &flight;
+    flight.queued(job);
     job->place = jobs_.insert(jobs_.end(), nullptr);
     *job->place = std::move(job);
     return backend::Progress::pending;
@@ -139,6 +144,23 @@ void FileJobs::forget(MemoryRegistration& memory) {
 
 int FileJobs::kept(const MemoryRegistration& memory) const {
     return memory.offered_to_ == engine_number_ ? memory.kept_ : -1;
+}
+
+bool FileJobs::withdraw(Job& job) {
+    const std::lock_guard lock(mutex_);
+    if (job.flight == nullptr || std::exchange(job.withdrawn, true)) return false;
+    backend::Flight* const flight = std::exchange(job.flight, nullptr);
+    if (!job.error) fail(job, Error{ErrorCode::cancelled, "it was withdrawn", job.file->path()});
+    for (Request& request : job.requests)
+        if (request.with_engine) (request.copied ? copier_ : engine_)->withdraw(tag_of(request));
+    if (job.with_engine > 0) pump();
+    to_look_for_.store(untold_ + over_.size(), std::memory_order_relaxed);
+    if (job.ended()) {
+        jobs_.erase(job.place);
+        return true;
+    }
+    job.flight = flight;
+    return false;
 }
 
 bool FileJobs::tell() {
@@ -227,13 +249,14 @@ void FileJobs::submit(Request& request) {
     order.address = request.address;
     order.size = request.size;
     order.offset = request.offset;
-    order.tag = reinterpret_cast<std::uint64_t>(&request);
+    order.tag = tag_of(request);
     if (request.copied && job.write) order.mapped = job.file->mapped(request.offset, request.size);
     driver::FileIoEngine& engine = request.copied ? *copier_ : *engine_;
     engine.submit(order);
     if (!engine.calls_back()) ++untold_;
     ++with_engine_;
     ++job.with_engine;
+    request.with_engine = true;
 }
 
 void FileJobs::ended(Request& request, std::int64_t result, Clock::time_point now) {
@@ -247,9 +270,11 @@ void FileJobs::ended(Request& request, std::int64_t result, Clock::time_point no
     if (!(request.copied ? copier_ : engine_)->calls_back()) --untold_;
     Job& job = *request.job;
     --job.with_engine;
+    request.with_engine = false;
     finish(request, result);
     if (!job.ended() || job.flight == nullptr) return;  // start() tells of one that it has yet to hand out
-    over_.emplace_back(job.flight, job.error ? Result<void>(std::move(*job.error)) : Result<void>());
+    over_.emplace_back(std::exchange(job.flight, nullptr),
+                       job.error ? Result<void>(std::move(*job.error)) : Result<void>());
     jobs_.erase(job.place);
 }
 

@@ -75,10 +75,15 @@ private:
         Job* job = nullptr;
         int idle_tries = 0;   // in a row that moved nothing
         bool copied = false;  // by the copier
+        bool with_engine = false;
     };
-    struct Job {
-        backend::Flight* flight = nullptr;
-        std::list<std::unique_ptr<Job>>::iterator place;  // in jobs_
+    struct Job final : backend::Withdrawable {
+        explicit Job(FileJobs& all) : jobs(all) {}
+        bool withdraw() override { return jobs.withdraw(*this); }
+
+        FileJobs& jobs;
+        backend::Flight* flight = nullptr;  // null: start() has yet to hand it out, or it has ended
+        std::list<std::shared_ptr<Job>>::iterator place;  // in jobs_
         FileRegistration* file = nullptr;
         MemoryRegistration* memory = nullptr;
         bool write = false;
@@ -86,6 +91,7 @@ private:
         std::size_t unfinished = 0;     // requests whose bytes have not all moved
         std::size_t with_engine = 0;
         std::optional<Error> error;  // the first one
+        bool withdrawn = false;
 
         bool ended() const { return error ? with_engine == 0 : unfinished == 0; }
     };
@@ -99,6 +105,7 @@ private:
         std::optional<DepthController> depth;  // nothing: what the engine takes
     };
 
+    bool withdraw(Job& job);
     bool tell();  // what has ended, by threads of engines too
     // All with the mutex held.
     void pump();
@@ -118,7 +125,7 @@ private:
     void fail(Job& job, Error error);
 
     std::mutex mutex_;  // guards what follows
-    std::list<std::unique_ptr<Job>> jobs_;
+    std::list<std::shared_ptr<Job>> jobs_;
     std::vector<Over> over_;  // that look() has yet to tell
     // Reads around the page cache; copies that take a thread a while; those that end as soon as they are
     // submitted; writes around the page cache.

@@ -119,7 +119,17 @@ std::size_t cache_share(int threads) {
     return std::clamp<std::size_t>(share, std::size_t{1} << 20, std::size_t{4} << 20);
 }
 
-struct CopyPool::Job {
+struct CopyPool::Job final : backend::Withdrawable {
+    Job(backend::Flight& of, std::vector<CopySpan> copies, std::size_t at_once, bool past_caches, Bytes bytes)
+        : flight(of), spans(std::move(copies)), at_a_time(at_once), around_caches(past_caches), left(bytes) {}
+
+    bool withdraw() override {
+        withdrawn.store(true);
+        Bytes bytes = 0;
+        for (std::size_t at = next.exchange(spans.size()); at < spans.size(); ++at) bytes += spans[at].bytes;
+        return bytes > 0 && left.fetch_sub(bytes, std::memory_order_acq_rel) == bytes;
+    }
+
     // Copies until the last span has been taken.
     void help() {
         for (std::size_t at = next.fetch_add(at_a_time); at < spans.size(); at = next.fetch_add(at_a_time)) {
@@ -130,8 +140,13 @@ struct CopyPool::Job {
                               : static_cast<void>(std::memcpy(to, from, size));
                 bytes += size;
             }
-            if (left.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) flight.end({});
+            if (left.fetch_sub(bytes, std::memory_order_acq_rel) == bytes) flight.end(result());
         }
+    }
+
+    Result<void> result() const {
+        if (!withdrawn.load()) return {};
+        return Error{ErrorCode::cancelled, "it was withdrawn", "host backend"};
     }
 
     backend::Flight& flight;
@@ -140,6 +155,7 @@ struct CopyPool::Job {
     const bool around_caches;
     std::atomic<Bytes> left;  // bytes that have not arrived
     std::atomic<std::size_t> next{0};
+    std::atomic<bool> withdrawn{false};
 };
 
 CopyPool::CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from)
@@ -150,8 +166,9 @@ CopyPool::CopyPool(int threads, std::vector<int> cpus, Bytes around_caches_from)
 Result<void> CopyPool::copy(std::vector<CopySpan> spans, Bytes bytes, backend::Flight& flight) {
     const bool alone = spans.size() == 1;
     if (alone) spans = blocks_of(spans.front());
-    const std::shared_ptr<Job> job(new Job{flight, std::move(spans), alone ? 1 : spans_at_a_time,
-                                           alone && bytes >= around_caches_from_, bytes});
+    const std::shared_ptr<Job> job(new Job(flight, std::move(spans), alone ? 1 : spans_at_a_time,
+                                           alone && bytes >= around_caches_from_, bytes));
+    flight.queued(job);
     // As many as find something to do.
     const std::size_t helpers = std::min<std::size_t>((bytes + block - 1) / block, max_threads_);
     return workers_.add(std::vector<base::Workers::Task>(helpers, [job] { job->help(); }));

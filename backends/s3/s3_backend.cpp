@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "backend/blocking_pieces.hpp"
 #include "backend/file_names.hpp"
 #include "backend/file_piece.hpp"
 #include "backends/s3/store.hpp"
 #include "base/kept.hpp"
 #include "base/object_store.hpp"
 #include "base/try.hpp"
-#include "base/workers.hpp"
 
 namespace sidestep::backends::s3 {
 namespace {
@@ -31,7 +31,7 @@ constexpr double latency_us = 20'000;
 // What requests that hang may still use.
 struct Work {
     Store store;
-    base::Workers workers{{connections}, "s3"};
+    backend::BlockingPieces reads{connections, "s3"};
 };
 
 std::uint64_t number_of(const std::string& text) {
@@ -58,7 +58,7 @@ class S3Backend final : public backend::Backend, public backend::FileNames {
 public:
     ~S3Backend() override {
         work_->store.stop();
-        if (!work_->workers.end()) base::keep(std::move(work_));
+        if (!work_->reads.end()) base::keep(std::move(work_));
     }
 
     std::string_view name() const override { return "s3"; }
@@ -152,15 +152,13 @@ Result<backend::Progress> S3Backend::start(const backend::Piece& piece, backend:
     SIDESTEP_CHECK(backend::check_within(piece));
     char* const to = static_cast<char*>(piece.to->buffer().address()) + piece.to_offset;
     const Bytes from = source->buffer().offset() + piece.from_offset;
-    std::vector<std::function<Result<void>()>> tasks;
+    std::vector<backend::BlockingPieces::Call> calls;
     for (Bytes done = 0; done < piece.size; done += largest_range)
-        tasks.push_back([work = work_.get(), &object = source->object(), from = from + done, to = to + done,
+        calls.push_back([work = work_.get(), &object = source->object(), from = from + done, to = to + done,
                          size = std::min(largest_range, piece.size - done)] {
             return work->store.read(object, from, to, size);
         });
-    SIDESTEP_CHECK(base::run_together(work_->workers, std::move(tasks),
-                                      [&flight](Result<void> read) { flight.end(std::move(read)); }));
-    return backend::Progress::pending;
+    return work_->reads.start(std::move(calls), flight);
 }
 
 }  // namespace

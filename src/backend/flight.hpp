@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <utility>
 
 #include <sidestep/result.hpp>
@@ -28,6 +29,14 @@ private:
     std::atomic<unsigned> inside_{0};
 };
 
+// What a backend has queued, where it can take that back.
+class Withdrawable {
+public:
+    virtual ~Withdrawable() = default;
+    // What nobody has begun never will be. True: nothing else was left, and Flight::end() is not called.
+    virtual bool withdraw() = 0;
+};
+
 // One piece in flight, or one batch: what start() is given. Stays where it is until it is over.
 class Flight {
 public:
@@ -38,6 +47,11 @@ public:
     // For the backend, once, after start() or beside it: nothing of the piece is in flight any more. On any thread, with
     // no lock held; never from within start(). Afterwards the flight may be gone.
     void end(Result<void> result);
+
+    // For the backend, within start(). What is queued may outlive the piece.
+    void queued(std::shared_ptr<Withdrawable> work) { queued_ = std::move(work); }
+    // For the owner, who wants the piece no more. True: it is over, and there is no result.
+    bool withdraw() { return !over() && queued_ && queued_->withdraw(); }
 
     // For the backend, before end(), and not beside it: the piece will not end in any foreseeable time, since its peer is
     // dead, say, and may be read or written to until then. Its owner says so at once, and keeps all that the piece may
@@ -50,6 +64,7 @@ public:
 
 private:
     PieceOwner& owner_;
+    std::shared_ptr<Withdrawable> queued_;  // null: what has been started cannot be taken back
     Result<void> result_;
     std::atomic<bool> over_{false};
 };

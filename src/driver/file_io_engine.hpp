@@ -54,6 +54,8 @@ public:
     virtual void submit(const FileRequest& request) = 0;
     // Hands the submitted requests to the threads or the kernel that carry them out.
     virtual void flush() = 0;
+    // A request that nobody has begun ends with -ECANCELED; of one that many share what is left is left out. Others go on.
+    virtual void withdraw(std::uint64_t) {}
     // Memory that many requests will use, made ready once instead of for each of them. Below 0 where that
     // cannot be had: the requests go without. The memory stays valid until drop_memory(), which is called
     // when no request uses it any more.

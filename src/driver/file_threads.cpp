@@ -11,6 +11,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "driver/target_map.hpp"
 
@@ -72,6 +73,16 @@ struct Order {
         return --unfinished == 0;
     }
 
+    // What no thread has taken never will be. True when nothing else was left.
+    bool withdraw() {
+        if (taken < reached) {
+            reached = taken;
+            rest = -ECANCELED;
+        }
+        unfinished -= std::exchange(in_line, 0);
+        return unfinished == 0;
+    }
+
     // As one call would have ended: with what lies before the first gap.
     std::int64_t result() const { return reached > 0 ? static_cast<std::int64_t>(reached) : rest; }
 };
@@ -87,6 +98,7 @@ public:
     unsigned depth() const override { return depth_; }
     void submit(const FileRequest& request) override;
     void flush() override {}
+    void withdraw(std::uint64_t tag) override;
     void reap(std::vector<FileCompletion>& ended) override;
     bool calls_back() const override { return true; }
     void set_callback(std::function<void()> call) override { callback_ = std::move(call); }
@@ -225,6 +237,19 @@ void ThreadEngine::refuse_last() {
     count_line(in_line_.load(std::memory_order_relaxed) - order.in_line);
     waiting_.pop_back();
     any_ended_.store(true, std::memory_order_release);
+}
+
+void ThreadEngine::withdraw(std::uint64_t tag) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(waiting_, tag, [](const auto& order) { return order->request.tag; });
+    if (found == waiting_.end()) return;
+    Order& order = **found;
+    count_line(in_line_.load(std::memory_order_relaxed) - order.in_line);
+    if (order.withdraw()) {
+        ended_.push_back({tag, order.result()});
+        any_ended_.store(true, std::memory_order_release);
+    }
+    waiting_.erase(found);
 }
 
 // A driver asks some hundred thousand times a second. If it took the lock each time, the threads would find

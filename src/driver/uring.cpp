@@ -19,6 +19,9 @@ namespace {
 constexpr unsigned max_kept = 64;
 constexpr Bytes max_kept_bytes = Bytes{512} << 20;
 
+// What a request to take another one back has for a tag, and no other has.
+constexpr std::uint64_t of_withdrawal = ~std::uint64_t{0};
+
 class UringEngine final : public FileIoEngine {
 public:
     explicit UringEngine(unsigned depth) : depth_(depth) {}
@@ -31,6 +34,7 @@ public:
     unsigned depth() const override { return depth_; }
     void submit(const FileRequest& request) override;
     void flush() override;
+    void withdraw(std::uint64_t tag) override;
     int keep_memory(void* address, Bytes size) override;
     void drop_memory(int number) override;
     void reap(std::vector<FileCompletion>& ended) override;
@@ -131,16 +135,27 @@ void UringEngine::flush() {
     }
 }
 
+void UringEngine::withdraw(std::uint64_t tag) {
+    flush();
+    io_uring_sqe* entry = broken_ == 0 && waiting_.empty() ? io_uring_get_sqe(&ring_) : nullptr;
+    if (entry == nullptr) return;
+    io_uring_prep_rw(IORING_OP_ASYNC_CANCEL, entry, -1, reinterpret_cast<void*>(tag), 0, 0);
+    entry->user_data = of_withdrawal;
+    waiting_.push_back(of_withdrawal);
+    flush();
+}
+
 void UringEngine::reap(std::vector<FileCompletion>& ended) {
     flush();
     io_uring_cqe* entry = nullptr;
     while (in_kernel_ > 0 && io_uring_peek_cqe(&ring_, &entry) == 0) {
-        ended.push_back({entry->user_data, entry->res});
+        if (entry->user_data != of_withdrawal) ended.push_back({entry->user_data, entry->res});
         io_uring_cqe_seen(&ring_, entry);
         --in_kernel_;
     }
     if (broken_ == 0) return;
-    for (const std::uint64_t tag : waiting_) ended.push_back({tag, -broken_});
+    for (const std::uint64_t tag : waiting_)
+        if (tag != of_withdrawal) ended.push_back({tag, -broken_});
     waiting_.clear();
 }
 

@@ -73,6 +73,12 @@ Result<bool> LaneRunner::step(Cursor& cursor) {
     return moved;
 }
 
+void LaneRunner::stop() {
+    stopped_ = true;
+    for (Flight& flight : flights_)
+        if (flight.piece && flight.piece->withdraw()) flight.piece.reset();
+}
+
 bool LaneRunner::may_take(const Cursor& cursor) const {
     if (stopped_ || cursor.empty()) return false;
     if (setup_.yields_to != nullptr && setup_.yields_to->load(std::memory_order_relaxed) > 0) return false;

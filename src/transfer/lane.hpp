@@ -114,8 +114,9 @@ public:
     // waits for the pieces in flight.
     Result<bool> step(Cursor& cursor);
 
-    // From now on nothing new is started. Chunks that have not arrived go back to the cursor.
-    void stop() { stopped_ = true; }
+    // From now on nothing new is started, and what only waits in a backend is taken back. Chunks that have not arrived go
+    // back to the cursor.
+    void stop();
 
     bool idle() const { return flights_.empty(); }
     // Bytes of the chunk that has been in flight for longest: it ends next. 0 when idle.

@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include <sidestep/sidestep.hpp>
 
@@ -77,6 +81,57 @@ TEST_P(HungCopy, TheEndTakesASecondAndLeavesTheMemoryToTheRead) {
     registry.reset();
     EXPECT_LT(Clock::now() - begin, soon);
     for (const long moved : hung.release()) EXPECT_GT(moved, 0) << "the slot was freed under the read";
+}
+
+// Copies on a machine where one file hangs: what it has in flight takes all the threads that read.
+struct Beside {
+    Beside(base::FileIo io, const std::string& folder, const std::string& hung_path)
+        : other(folder + "/y"), hung(hung_path) {
+        std::ofstream(other, std::ios::binary) << std::string(target.size(), 'y');
+        auto environment = *base::Environment::read();
+        environment.file_io = io;
+        backends::add_builtin(registry, topology, environment);
+        options.page_cache = PageCache::use;
+        hanging = copy(hung_path, stuck);
+        while (hung.hanging() == 0) std::this_thread::sleep_for(1ms);
+    }
+    std::shared_ptr<transfer::Activity> copy(const std::string& path, std::string& to) {
+        return engine.submit(Buffer::file(path, 0, to.size()), Buffer::host(to.data(), to.size()), options,
+                             nullptr);
+    }
+
+    // The hung file is that large.
+    static constexpr Bytes much = 64_MiB;
+    const std::string other;
+    std::string stuck = std::string(much, '\0'), target = std::string(8_MiB, '\0');
+    const Topology topology = *Topology::open("dgx-h100");
+    backend::Registry registry;
+    transfer::Engine engine{topology, registry, 100ms};
+    CopyOptions options;
+    test::HungReads hung;
+    std::shared_ptr<transfer::Activity> hanging;
+};
+
+TEST_P(HungCopy, ACopyThatWasCancelledIsNotBegunLater) {
+    std::filesystem::resize_file(path_, Beside::much);
+    Beside beside(GetParam(), folder_, path_);
+    const auto job = beside.copy(beside.other, beside.target);
+    job->cancel();
+    beside.engine.wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);
+    EXPECT_EQ(job->result().error().message.find("still in flight"), std::string::npos)
+        << job->result().error().to_string();
+    std::fill(beside.target.begin(), beside.target.end(), 'n');
+
+    beside.hung.release();
+    beside.engine.wait(beside.hanging, 0ns);
+    EXPECT_TRUE(beside.hanging->result()) << beside.hanging->result().error().to_string();
+    std::string after(beside.target.size(), '\0');
+    const auto next = beside.copy(beside.other, after);  // comes behind all that waits
+    beside.engine.wait(next, 0ns);
+    EXPECT_EQ(after.find_first_not_of('y'), std::string::npos);
+    EXPECT_EQ(beside.target.find_first_not_of('n'), std::string::npos) << "it was read after its end";
 }
 
 // Every thread but this one. Before there is an engine: the thread sanitizer has one of its own, which never sleeps for long
@@ -179,6 +234,60 @@ TEST_F(HungRead, TheKernelIsNotWaitedForEither) {
     ASSERT_EQ(::write(writes.get(), "x", 1), 1);
     EXPECT_TRUE(comes_to_an_end(**engine));
     EXPECT_EQ(byte, 'x');
+}
+
+// Behind one that hangs.
+TEST_F(HungRead, WhatNobodyHasBegunIsTakenBack) {
+    const auto expect_taken_back = [](driver::FileIoEngine& engine, driver::FileRequest request) {
+        char byte = 'n';
+        request.tag = 2;
+        request.address = &byte;
+        request.size = 1;
+        engine.submit(request);
+        engine.flush();
+        engine.withdraw(3);  // which there is not
+        engine.withdraw(2);
+        std::vector<driver::FileCompletion> ended;
+        const auto limit = Clock::now() + 1min;
+        while (ended.empty() && Clock::now() < limit) engine.reap(ended);
+        ASSERT_EQ(ended.size(), 1u);
+        EXPECT_EQ(ended[0].tag, 2u);
+        EXPECT_EQ(ended[0].result, -ECANCELED);
+        EXPECT_EQ(byte, 'n');
+    };
+    const driver::Fd file(::open(path_.c_str(), O_RDONLY));
+    std::string back(size, '\0');
+    driver::FileRequest request;
+    request.fd = file.get();
+    request.address = back.data();
+    request.size = size;
+    request.tag = 1;
+    for (const Bytes part : {Bytes{0}, Bytes{1_MiB}}) {
+        const auto engine = driver::create_thread_engine(8, 1, driver::Wake::always, part);
+        test::HungReads hung(path_);
+        engine->submit(request);
+        while (hung.hanging() == 0) std::this_thread::sleep_for(1ms);
+        expect_taken_back(*engine, request);
+        engine->withdraw(1);
+        hung.release();
+        std::vector<driver::FileCompletion> ended;
+        while (ended.empty()) engine->reap(ended);
+        EXPECT_EQ(ended[0].result, static_cast<std::int64_t>(part == 0 ? size : part)) << "what was begun";
+    }
+    auto ring = driver::create_uring_engine(8, 1);
+    if (!ring) GTEST_SKIP() << ring.error().to_string();
+    int ends[2] = {};
+    ASSERT_EQ(::pipe(ends), 0);
+    const driver::Fd reads(ends[0]), writes(ends[1]);
+    request.fd = reads.get();
+    request.size = 1;
+    request.in_background = true;
+    (*ring)->submit(request);
+    (*ring)->flush();
+    expect_taken_back(**ring, request);
+    ASSERT_EQ(::write(writes.get(), "x", 1), 1);
+    EXPECT_TRUE(comes_to_an_end(**ring));
+    EXPECT_EQ(back[0], 'x');
 }
 
 // A checkpoint of one tensor, and its manifest.
