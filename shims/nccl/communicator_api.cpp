@@ -158,7 +158,7 @@ Result<ncclResult_t> attach(ncclComm_t comm, void* memory, size_t size, void** h
         return {};
     };
     if (!(*communicator)->ready().ok() && in_group())
-        return submit(Job{communicator->get(), true, run, [](const Error&) {}});
+        return submit(Job{communicator->get(), (*communicator)->config().blocking, run});
     if (auto ready = (*communicator)->ready(); !ready.ok()) return ready.error();
     if (auto done = run(); !done.ok()) return done.error();
     return ncclSuccess;
