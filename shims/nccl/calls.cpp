@@ -217,6 +217,11 @@ bool in_group() {
     return pending.depth > 0;
 }
 
+bool waits_in_group(const void* about) {
+    return std::any_of(pending.jobs.begin(), pending.jobs.end(),
+                       [&](const Job& job) { return job.about == about; });
+}
+
 void start_group() {
     ++pending.depth;
 }

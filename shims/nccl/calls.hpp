@@ -27,6 +27,8 @@ struct Job {
 };
 
 bool in_group();
+// A job about it waits for the end of this thread's group.
+bool waits_in_group(const void* about);
 void start_group();
 
 // Runs it now, or at the end of the group. ncclInProgress where it goes on in the background.

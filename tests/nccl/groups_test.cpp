@@ -181,6 +181,20 @@ TEST_F(NcclGroupsThatDoNotBlock, WhatNeverRanLeavesTheCommunicatorAsItWas) {
         }
 }
 
+// There is no end of this group at which it would be there.
+TEST_F(NcclGroupsThatDoNotBlock, MemoryOfACommunicatorThatIsMadeElsewhereAndNotReady) {
+    ncclComm_t comm = nullptr;
+    ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, new_id(), 0, &config), +ncclInProgress);
+    const Memory memory(0, std::size_t{4096});
+    void* handle = nullptr;
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_EQ(ncclCommRegister(comm, memory.data(), 4096, &handle), +ncclInvalidArgument);
+    EXPECT_EQ(ncclGroupEnd(), +ncclInvalidArgument);
+    EXPECT_NE(last_error().find("not ready"), std::string::npos) << last_error();
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_NCCL(ncclCommAbort(comm));
+}
+
 // A communicator is busy from the end of the group on, not from the first call in it.
 TEST_F(NcclGroupsThatDoNotBlock, SeveralSplitsOfOneCommunicator) {
     std::vector<ncclComm_t> pair(2), alone(2);
