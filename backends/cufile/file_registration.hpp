@@ -97,15 +97,16 @@ public:
         std::unique_ptr<FileRegistration> file(new FileRegistration(shared, buffer, options));
         const bool write = file->writable();
         // With a name of its own meanwhile: cuFile refuses files that were opened with O_TMPFILE (5019).
-        SIDESTEP_CHECK(file->opened_.open(
-            buffer, {write, options.identity, options.version, options.expected_size, false}));
+        SIDESTEP_CHECK(
+            file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size,
+                                        false, nullptr, false, options.never_read}));
         if (write && file->opened_.type() != driver::FileType::regular)
             return Error{ErrorCode::unsupported,
                          fmt::format("{} is a {}, which this path does not write to", file->path(),
                                      driver::to_string(file->opened_.type())),
                          buffer.to_string()};
         if (write) SIDESTEP_CHECK(file->opened_.reserve());
-        auto direct = driver::open_direct(file->opened_.fd(), write ? O_RDWR : O_RDONLY, file->path());
+        auto direct = driver::open_direct(file->opened_.fd(), file->path());
         if (!direct) return Error{ErrorCode::unsupported, direct.error().message, file->path()};
         file->direct_ = std::move(*direct);
         auto handle = driver::CufileHandle::create(shared.cufile, file->direct_);

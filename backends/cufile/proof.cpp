@@ -94,7 +94,7 @@ Support Prover::prove(const std::string& path, int gpu, bool write) {
 
 Result<void> Prover::try_read(const std::string& path, DirectGpu& gpu) {
     SIDESTEP_TRY(const driver::Fd plain, driver::open_file(path, O_RDONLY));
-    SIDESTEP_TRY(const driver::Fd direct, driver::open_direct(plain, O_RDONLY, path));
+    SIDESTEP_TRY(const driver::Fd direct, driver::open_direct(plain, path));
     SIDESTEP_CHECK(count(gpu, false, direct));
     return same_bytes(gpu, plain, path);
 }
@@ -106,7 +106,7 @@ Result<void> Prover::try_write(const std::string& folder, DirectGpu& gpu) {
     std::array<char, block> pattern{};
     for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<char>(i * 131 >> 3);
     SIDESTEP_CHECK(gpu.to_gpu(gpu.scratch(), pattern.data(), pattern.size()));
-    SIDESTEP_TRY(const driver::Fd direct, driver::open_direct(file.fd(), O_RDWR, folder));
+    SIDESTEP_TRY(const driver::Fd direct, driver::open_direct(file.fd(), folder));
     SIDESTEP_CHECK(count(gpu, true, direct));
     return same_bytes(gpu, file.fd(), folder);
 }

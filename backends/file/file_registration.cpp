@@ -27,8 +27,9 @@ Result<std::unique_ptr<FileRegistration>> FileRegistration::open(const Buffer& b
                                                                  driver::OpenFolders* folders) {
     std::unique_ptr<FileRegistration> file(new FileRegistration(buffer, options, probe));
     const bool write = file->writable();
-    SIDESTEP_CHECK(file->opened_.open(buffer, {write, options.identity, options.version,
-                                               options.expected_size, true, folders, options.sparse}));
+    SIDESTEP_CHECK(
+        file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size, true,
+                                    folders, options.sparse, options.never_read}));
     if (write) SIDESTEP_CHECK(file->make_room(maps));
     if (options.page_cache == PageCache::bypass) SIDESTEP_CHECK(file->go_direct());
     // Whoever starts pieces must not wait for a file system.
@@ -76,7 +77,7 @@ Result<driver::Fd> FileRegistration::open_around() {
         return refuse(
             fmt::format("{} lies in memory (tmpfs), so that nothing goes around the page cache", path()));
     }
-    SIDESTEP_TRY(driver::Fd direct, driver::open_direct(fd(false), writable() ? O_RDWR : O_RDONLY, path()));
+    SIDESTEP_TRY(driver::Fd direct, driver::open_direct(fd(false), path()));
     const auto wants = driver::direct_alignment(direct);
     if (wants && wants->offset == 0)
         return refuse(fmt::format("the file system refuses O_DIRECT for {}", path()));

@@ -70,7 +70,8 @@ public:
         std::unique_ptr<DirectFile> file(new DirectFile(buffer, options));
         const bool write = file->writable();
         SIDESTEP_CHECK(
-            file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size}));
+            file->opened_.open(buffer, {write, options.identity, options.version, options.expected_size, true,
+                                        nullptr, false, options.never_read}));
         if (write) SIDESTEP_CHECK(file->opened_.reserve());
         SIDESTEP_CHECK(file->go_direct(any_file));
         return std::unique_ptr<backend::Registration>(std::move(file));
@@ -122,7 +123,7 @@ private:
         : Registration(buffer), options_(options) {}
     Result<void> go_direct(bool any_file) {
         block_ = std::max<Bytes>(4096, driver::page_size());
-        auto direct = driver::open_direct(fd(false), writable() ? O_RDWR : O_RDONLY, path());
+        auto direct = driver::open_direct(fd(false), path());
         if (!direct) {
             if (any_file) return {};
             Error error = direct.error();

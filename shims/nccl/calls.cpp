@@ -54,6 +54,7 @@ Result<void> run_job(const Job& job) {
         done = Error{ErrorCode::internal, thrown.what(), {}, {}};
     }
     if (!done.ok()) job.failed(done.error());
+    if (job.busy) job.busy->leave(done);
     return done;
 }
 
@@ -66,6 +67,7 @@ Result<void> run_in_order(const std::vector<Job>& jobs) {
     for (const Job& job : jobs) {
         if (!first.ok()) {
             job.failed(first.error());
+            if (job.busy) job.busy->leave(first);
         } else {
             first = run_job(job);
         }
@@ -89,12 +91,17 @@ std::vector<Chain> chains_of(std::vector<Job> jobs) {
     return chains;
 }
 
+// Where one of them blocks, the end of the group waits for the chain.
+bool blocks(const Chain& chain) {
+    return std::any_of(chain->begin(), chain->end(), [](const Job& job) { return job.blocking; });
+}
+
 // Starts a thread for the chain, which runs it once `all_started` is true. Blocking ones are added to
 // `threads` and write their result there.
 Result<void> start(const Chain& chain, const std::shared_future<bool>& all_started,
                    std::vector<std::jthread>& threads, Result<void>& result) {
     try {
-        if (chain->front().blocking) {
+        if (blocks(chain)) {
             threads.emplace_back([chain, all_started, &result] {
                 if (all_started.get()) result = run_in_order(*chain);
             });
@@ -115,9 +122,15 @@ Result<void> start(const Chain& chain, const std::shared_future<bool>& all_start
 Result<bool> run_jobs(std::vector<Job> jobs) {
     const std::vector<Chain> chains = chains_of(std::move(jobs));
     bool background = false;
-    for (const Chain& chain : chains) background |= !chain->front().blocking;
+    for (const Chain& chain : chains) background |= !blocks(chain);
+    const auto enter = [&] {
+        for (const Chain& chain : chains)
+            for (const Job& job : *chain)
+                if (job.busy) job.busy->enter();
+    };
     std::vector<Result<void>> results(chains.size());
     if (chains.size() == 1 && !background) {
+        enter();
         results[0] = run_in_order(*chains[0]);
     } else {
         Result<void> started;
@@ -126,6 +139,7 @@ Result<bool> run_jobs(std::vector<Job> jobs) {
         const std::shared_future<bool> known = all_started.get_future().share();
         for (std::size_t i = 0; i < chains.size() && started.ok(); ++i)
             started = start(chains[i], known, threads, results[i]);
+        if (started.ok()) enter();
         all_started.set_value(started.ok());
         threads.clear();
         if (!started.ok()) {
@@ -201,6 +215,11 @@ Result<Pending> leave_group(const char* without_start) {
 
 bool in_group() {
     return pending.depth > 0;
+}
+
+bool waits_in_group(const void* about) {
+    return std::any_of(pending.jobs.begin(), pending.jobs.end(),
+                       [&](const Job& job) { return job.about == about; });
 }
 
 void start_group() {

@@ -17,12 +17,18 @@ namespace sidestep::nccl {
 // Something that may wait for other ranks.
 struct Job {
     const void* about = nullptr;  // jobs about the same thing run in their order
-    bool blocking = true;  // false: in the background; `run` and `failed` tell the communicator how it ended
+    bool blocking = true;         // false: in the background
     std::function<Result<void>()> run;
-    std::function<void(const Error&)> failed;  // after a run() that failed, or instead of one
+    // After a run() that failed, or instead of one.
+    std::function<void(const Error&)> failed = [](const Error&) {};
+    // In progress from the end of the group until the job has ended, and told how. A job that is given up before does not
+    // touch it.
+    std::shared_ptr<Communicator> busy = {};
 };
 
 bool in_group();
+// A job about it waits for the end of this thread's group.
+bool waits_in_group(const void* about);
 void start_group();
 
 // Runs it now, or at the end of the group. ncclInProgress where it goes on in the background.

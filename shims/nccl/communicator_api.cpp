@@ -157,8 +157,8 @@ Result<ncclResult_t> attach(ncclComm_t comm, void* memory, size_t size, void** h
         *handle = *made;
         return {};
     };
-    if (!(*communicator)->ready().ok() && in_group())
-        return submit(Job{communicator->get(), true, run, [](const Error&) {}});
+    if (!(*communicator)->ready().ok() && waits_in_group(communicator->get()))
+        return submit(Job{communicator->get(), (*communicator)->config().blocking, run});
     if (auto ready = (*communicator)->ready(); !ready.ok()) return ready.error();
     if (auto done = run(); !done.ok()) return done.error();
     return ncclSuccess;

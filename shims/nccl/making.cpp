@@ -31,16 +31,8 @@ Result<ncclComm_t> adopt(const Communicator& parent, const Config& config, Group
 
 // A job about `parent` that may go on in the background: the parent's state tells how it ended.
 Job about(const std::shared_ptr<Communicator>& parent, bool blocking, std::function<Result<void>()> run) {
-    if (!blocking) parent->enter();
-    Job job{parent.get(), blocking, {}, {}};
-    job.run = [parent, blocking, run = std::move(run)] {
-        auto done = run();
-        if (done.ok() && !blocking) parent->leave(done);
-        return done;
-    };
-    job.failed = [parent, blocking](const Error& error) {
-        if (!blocking) parent->leave(error);
-    };
+    Job job{parent.get(), blocking, std::move(run)};
+    if (!blocking) job.busy = parent;
     return job;
 }
 
@@ -81,7 +73,7 @@ Result<ncclResult_t> join(const Joining& joining, const Gpu& device) {
     if (device.emulated)
         if (auto set = set_emulated_device(**machine, device.number, false); !set.ok()) return set.error();
 
-    Job job{communicator.get(), joining.config.blocking, {}, {}};
+    Job job{communicator.get(), joining.config.blocking, {}};
     job.run = [=, context = *machine]() -> Result<void> {
         auto group = Group::join(*context, {joining.id, joining.rank, joining.ranks, device.place},
                                  joining.config.options(), communicator->stop());

@@ -91,6 +91,8 @@ struct AttachOptions {
     Bytes expected_size = 0;  // of files, if known: bytes that will be read, or written, for early ENOSPC
     bool sparse =
         false;  // of files to be written: some of these bytes will not be, so no space is taken for them
+    bool never_read =
+        false;  // of files to be written: nobody reads them back, so the right to write is enough
     // What describe() said of the buffer; 0: nothing. Of files ErrorCode::io_error tells that the path leads to
     // another one by now; a whole-file target takes the place of whatever has its name.
     std::uint64_t identity = 0;

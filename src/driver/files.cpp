@@ -147,9 +147,9 @@ Result<Fd> open_to_read(const std::string& path) {
     return open_file(path, O_RDONLY | O_NONBLOCK);
 }
 
-Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path) {
+Result<Fd> open_direct(const Fd& fd, const std::string& path) {
     const std::string link = fmt::format("/proc/self/fd/{}", fd.get());
-    const int number = ::open(link.c_str(), flags | O_DIRECT | O_CLOEXEC);
+    const int number = ::open(link.c_str(), (::fcntl(fd.get(), F_GETFL) & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
     if (number >= 0) return Fd(number);
     return system_error(errno, fmt::format("the file system refuses O_DIRECT for {}", path), "open");
 }

@@ -48,9 +48,9 @@ Result<void> check_opened(const Fd& fd, const std::string& path, std::uint64_t i
 // open_file() for reading, but without waiting on a pipe that has no writer.
 Result<Fd> open_to_read(const std::string& path);
 
-// The file behind `fd` opened once more with O_DIRECT; `flags` is O_RDONLY or O_RDWR. Goes through
+// The file behind `fd` opened once more with O_DIRECT, for what `fd` was opened for. Goes through
 // /proc/self/fd, so that it also works for a file without a name.
-Result<Fd> open_direct(const Fd& fd, int flags, const std::string& path);
+Result<Fd> open_direct(const Fd& fd, const std::string& path);
 
 // Whether the file's bytes live in memory (tmpfs, ramfs, hugetlbfs), so that there is nothing to go around.
 bool lives_in_memory(const Fd& fd);

@@ -115,7 +115,11 @@ Result<void> OpenedFile::open_target(const Buffer& buffer, const OpenedFileOptio
     }
     SIDESTEP_CHECK(check_write_range(buffer, bytes_, *facts));
     // O_EXCL: the kernel refuses a device that is mounted, or part of another one.
-    SIDESTEP_TRY(plain_, open_file(path_, type_ == FileType::block_device ? O_RDWR | O_EXCL : O_RDWR));
+    auto opened = open_file(path_, type_ == FileType::block_device ? O_RDWR | O_EXCL : O_RDWR);
+    if (!opened && opened.error().code == ErrorCode::permission_denied && options.never_read &&
+        type_ == FileType::regular)
+        opened = open_file(path_, O_WRONLY);
+    SIDESTEP_TRY(plain_, std::move(opened));
     return check_opened(plain_, path_, options.identity, options.version);
 }
 

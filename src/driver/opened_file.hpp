@@ -25,7 +25,8 @@ struct OpenedFileOptions {
     Bytes expected_size = 0;  // of a target that has no size: bytes that will be written
     bool unnamed = true;      // as for ReplacedFile::begin(), like the next
     OpenFolders* folders = nullptr;
-    bool sparse = false;  // of a whole-file target: not all of its bytes will be written
+    bool sparse = false;      // of a whole-file target: not all of its bytes will be written
+    bool never_read = false;  // of a range to be written: the right to write is enough
 };
 
 // A source, which may be read as far as the buffer says; a range of a file or a block device that is written in place; or

@@ -394,6 +394,7 @@ private:
         options.identity = reads ? ends_.from_identity : ends_.to_identity;
         options.version = reads ? ends_.from_version : 0;
         options.sparse = !reads && is_sparse_;
+        options.never_read = !reads && !options_.verify;
         SIDESTEP_TRY(auto registration,
                      machine_.registrations->get(*backend, reads ? ends_.from : ends_.to, options));
         attached_.push_back({backend, access, std::move(registration)});

@@ -5,6 +5,9 @@
 
 #include <dirent.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "tests/cufile/world.hpp"
 
 namespace {
@@ -85,6 +88,30 @@ TEST(CufileFiles, AThousandAtATime) {
         }
     }
     EXPECT_EQ(open_descriptors(), before);
+}
+
+// Root may read everything, so a test that runs as root is another user meanwhile, on all threads.
+TEST(CufileFiles, WhoMayOnlyWriteWritesAnySize) {
+    const TempFile file(pattern(2'000'000, 1));
+    ASSERT_EQ(::chmod(file.path().c_str(), 0222), 0);
+    const auto bytes = pattern(1 << 20, 2);
+    const GpuMemory memory(0, bytes.size());
+    std::copy(bytes.begin(), bytes.end(), memory.get());
+    const Descriptor descriptor(file.path(), O_WRONLY);
+    const Handle handle(descriptor);
+    const bool root = ::geteuid() == 0;
+    ASSERT_EQ(root ? ::seteuid(65534) : 0, 0);
+    EXPECT_LT(::open(file.path().c_str(), O_RDONLY), 0);
+    for (const std::size_t size : {std::size_t{64} << 10, std::size_t{1} << 20})
+        for (const auto* from : {bytes.data(), static_cast<const unsigned char*>(memory.get())})
+            for (const off_t at : {4096, 1'500'001})
+                EXPECT_EQ(cuFileWrite(handle, from, size, at, 0), static_cast<ssize_t>(size))
+                    << sidestepCufileLastError();
+    ASSERT_EQ(root ? ::seteuid(0) : ::chmod(file.path().c_str(), 0600), 0);
+    const auto written = file.content();
+    ASSERT_EQ(written.size(), 1'500'001 + bytes.size());
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), written.begin() + 4096));
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), written.begin() + 1'500'001));
 }
 
 TEST(CufileFiles, WithoutAnotherDescriptorItIsSaid) {

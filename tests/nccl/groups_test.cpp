@@ -131,5 +131,111 @@ TEST_F(NcclGroups, ManySmallCollectives) {
     expect_quick_end();
 }
 
+// Two ranks that do not block: what is called on them goes on in the background.
+class NcclGroupsThatDoNotBlock : public ::testing::Test {
+protected:
+    void SetUp() override {
+        config.blocking = 0;
+        const ncclUniqueId id = new_id();
+        ASSERT_NCCL(ncclGroupStart());
+        for (int rank = 0; rank < 2; ++rank) {
+            ASSERT_NCCL(sidestepNcclSetDevice(rank));
+            EXPECT_NCCL(ncclCommInitRankConfig(&comms[static_cast<std::size_t>(rank)], 2, id, rank, &config));
+        }
+        ASSERT_EQ(ncclGroupEnd(), +ncclInProgress);
+        for (ncclComm_t comm : comms) ASSERT_EQ(settled(comm), +ncclSuccess) << last_error(comm);
+    }
+    void TearDown() override { destroy(comms); }
+
+    static int ranks_of(ncclComm_t comm) {
+        int ranks = 0;
+        EXPECT_NCCL(ncclCommCount(comm, &ranks));
+        return ranks;
+    }
+
+    ncclConfig_t config = default_config();
+    std::vector<ncclComm_t> comms = std::vector<ncclComm_t>(2);
+};
+
+TEST_F(NcclGroupsThatDoNotBlock, WhatNeverRanLeavesTheCommunicatorAsItWas) {
+    ncclComm_t child = nullptr;
+    int excluded[] = {1};
+    const std::vector<std::function<ncclResult_t()>> calls = {
+        [&] { return ncclCommSplit(comms[0], 0, 0, &child, nullptr); },
+        [&] { return ncclCommShrink(comms[0], excluded, 1, &child, nullptr, NCCL_SHRINK_DEFAULT); },
+        [&] { return ncclCommFinalize(comms[0]); }};
+    for (std::size_t call = 0; call < calls.size(); ++call)
+        for (const bool simulated : {true, false}) {
+            ASSERT_NCCL(ncclGroupStart());
+            EXPECT_NCCL(calls[call]()) << call;
+            if (simulated) {
+                EXPECT_NCCL(ncclGroupSimulateEnd(nullptr));
+            } else {
+                EXPECT_EQ(ncclCommSplit(comms[1], -7, 0, &child, nullptr), +ncclInvalidArgument);
+                EXPECT_EQ(ncclGroupEnd(), +ncclInvalidArgument);
+            }
+            ncclResult_t state = ncclInProgress;
+            EXPECT_NCCL(ncclCommGetAsyncError(comms[0], &state));
+            EXPECT_EQ(state, +ncclSuccess) << call << last_error(comms[0]);
+            expect_sum(comms, {0, 1});
+        }
+}
+
+// There is no end of this group at which it would be there.
+TEST_F(NcclGroupsThatDoNotBlock, MemoryOfACommunicatorThatIsMadeElsewhereAndNotReady) {
+    ncclComm_t comm = nullptr;
+    ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, new_id(), 0, &config), +ncclInProgress);
+    const Memory memory(0, std::size_t{4096});
+    void* handle = nullptr;
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_EQ(ncclCommRegister(comm, memory.data(), 4096, &handle), +ncclInvalidArgument);
+    EXPECT_EQ(ncclGroupEnd(), +ncclInvalidArgument);
+    EXPECT_NE(last_error().find("not ready"), std::string::npos) << last_error();
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_NCCL(ncclCommAbort(comm));
+}
+
+// A communicator is busy from the end of the group on, not from the first call in it.
+TEST_F(NcclGroupsThatDoNotBlock, SeveralSplitsOfOneCommunicator) {
+    std::vector<ncclComm_t> pair(2), alone(2);
+    ASSERT_NCCL(ncclGroupStart());
+    for (std::size_t r = 0; r < 2; ++r) {
+        const int rank = static_cast<int>(r);
+        EXPECT_NCCL(ncclCommSplit(comms[r], 0, -rank, &pair[r], nullptr));
+        EXPECT_NCCL(ncclCommSplit(comms[r], rank, 0, &alone[r], nullptr));
+    }
+    EXPECT_EQ(ncclGroupEnd(), +ncclInProgress);
+    for (std::size_t r = 0; r < 2; ++r) {
+        ASSERT_EQ(settled(comms[r]), +ncclSuccess) << last_error(comms[r]);
+        EXPECT_EQ(ranks_of(pair[r]), 2);
+        EXPECT_EQ(ranks_of(alone[r]), 1);
+        expect_sum({alone[r]}, {static_cast<int>(r)});
+    }
+    expect_sum({pair[1], pair[0]}, {1, 0});
+    destroy(pair);
+    destroy(alone);
+}
+
+// Where one of them blocks, the end of the group waits for all and answers.
+TEST_F(NcclGroupsThatDoNotBlock, ASplitThatBlocksBehindOneThatDoesNot) {
+    ncclConfig_t blocks = default_config();
+    std::vector<ncclComm_t> first(2), second(2);
+    ASSERT_NCCL(ncclGroupStart());
+    for (std::size_t r = 0; r < 2; ++r) {
+        EXPECT_NCCL(ncclCommSplit(comms[r], 0, 0, &first[r], nullptr));
+        EXPECT_NCCL(ncclCommSplit(comms[r], 0, 0, &second[r], &blocks));
+    }
+    EXPECT_NCCL(ncclGroupEnd());
+    for (std::size_t r = 0; r < 2; ++r) {
+        ncclResult_t state = ncclInProgress;
+        EXPECT_NCCL(ncclCommGetAsyncError(comms[r], &state));
+        EXPECT_EQ(state, +ncclSuccess) << last_error(comms[r]);
+    }
+    expect_sum(first, {0, 1});
+    expect_sum(second, {0, 1});
+    destroy(first);
+    destroy(second);
+}
+
 }  // namespace
 }  // namespace sidestep::nccl_test::groups

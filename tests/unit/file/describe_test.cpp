@@ -121,6 +121,8 @@ TEST_F(DescribeTest, ARangeMustLieInTheFile) {
 TEST_F(DescribeTest, PermissionsAreHeeded) {
     put(folder_ / "secret", "12345");
     ASSERT_EQ(::chmod((folder_ / "secret").c_str(), 0), 0);
+    put(folder_ / "written", "12345");
+    ASSERT_EQ(::chmod((folder_ / "written").c_str(), 0222), 0);
     std::filesystem::create_directory(folder_ / "closed");
     put(folder_ / "closed/x", "1");
     ASSERT_EQ(::chmod((folder_ / "closed").c_str(), 0), 0);
@@ -132,6 +134,12 @@ TEST_F(DescribeTest, PermissionsAreHeeded) {
                   ErrorCode::permission_denied);
         EXPECT_EQ(unattachable(Buffer::file(folder_ / "secret"), Access::write).code,
                   ErrorCode::permission_denied);
+        // Refused before a byte is written where it will be read back.
+        EXPECT_EQ(unattachable(Buffer::file(folder_ / "written", 0, 5), Access::write).code,
+                  ErrorCode::permission_denied);
+        backend::AttachOptions never_read;
+        never_read.never_read = true;
+        EXPECT_TRUE(attach(Buffer::file(folder_ / "written", 0, 5), Access::write, never_read).ok());
         EXPECT_EQ(wrong(Buffer::file(folder_ / "closed/x")).code, ErrorCode::permission_denied);
     }
     ASSERT_EQ(::chmod((folder_ / "closed").c_str(), 0700), 0);
