@@ -69,6 +69,8 @@ class Shown(PackageTest):
             self.assertTrue(xml.etree.ElementTree.fromstring(drawn.encode()).tag.endswith("svg"))
         self.assertNotEqual(topology.svg("dark"), topology.svg("light"))
         self.fails("invalid_argument", topology.svg, "purple")
+        for node in (1, 99, -1):
+            self.fails("not_found", topology.svg, node=node)
 
     def test_doctor(self):
         found = sidestep.doctor("live")
