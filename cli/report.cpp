@@ -52,44 +52,10 @@ ExitCode exit_code(ErrorCode code) {
     }
 }
 
-std::string_view error_word(ErrorCode code) {
-    switch (code) {
-        case ErrorCode::invalid_argument:
-            return "invalid_argument";
-        case ErrorCode::not_found:
-            return "not_found";
-        case ErrorCode::permission_denied:
-            return "permission_denied";
-        case ErrorCode::unsupported:
-            return "unsupported";
-        case ErrorCode::path_unavailable:
-            return "path_unavailable";
-        case ErrorCode::out_of_memory:
-            return "out_of_memory";
-        case ErrorCode::no_space:
-            return "no_space";
-        case ErrorCode::end_of_file:
-            return "end_of_file";
-        case ErrorCode::io_error:
-            return "io_error";
-        case ErrorCode::mismatch:
-            return "mismatch";
-        case ErrorCode::cancelled:
-            return "cancelled";
-        case ErrorCode::timed_out:
-            return "timed_out";
-        case ErrorCode::device_error:
-            return "device_error";
-        case ErrorCode::internal:
-            return "internal";
-    }
-    return "internal";
-}
-
 void report(const Error& error, bool json, Color color) {
     if (!json) return tell("sidestep:", Style::red, error.to_string(), color);
     const nlohmann::ordered_json object = {{"error",
-                                            {{"code", error_word(error.code)},
+                                            {{"code", to_string(error.code)},
                                              {"message", error.message},
                                              {"where", error.where},
                                              {"hint", error.hint}}}};

@@ -24,9 +24,6 @@ enum class ExitCode : int {
 
 ExitCode exit_code(ErrorCode code);
 
-// The word of docs/json.md for an error code: "not_found".
-std::string_view error_word(ErrorCode code);
-
 // Prints the error: one line on standard error, or as JSON on standard output.
 void report(const Error& error, bool json, Color color);
 

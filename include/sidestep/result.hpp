@@ -31,7 +31,7 @@ enum class ErrorCode : int {
     internal = 14,          // a defect of this library
 };
 
-// "invalid argument", "not found", ...
+// The word of docs/error_codes.md: "invalid_argument", "not_found", ...; "unknown" of any other number.
 SIDESTEP_API const char* to_string(ErrorCode code);
 
 // One failure. `message` says what was wrong, naming the thing; `where` is the place or call it came

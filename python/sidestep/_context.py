@@ -170,7 +170,7 @@ class Context:
         rank. timeout: seconds that a rank waits for another (60), 0: no limit. Ctrl-C ends the wait. `sidestep ps` shows `name`."""
         place = "" if device is None else self.place_of(device)
         return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"), rank, ranks, place,
-                                        -1.0 if timeout is None else float(timeout), text_of(name, "a name", "group")))
+                                        None if timeout is None else float(timeout), text_of(name, "a name", "group")))
 
     def place_of(self, device: Any) -> str:
         """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""

@@ -116,6 +116,9 @@ def _from_capsule(context: _core.Context, other: Any) -> Given:
 def _from_numpy(context: _core.Context, array: Any) -> Given:
     if not array.flags.c_contiguous:
         raise _gaps("the numpy.ndarray")
+    if array.dtype.hasobject:  # its bytes are addresses, which nobody counts
+        raise Error("the numpy.ndarray holds Python objects", "invalid_argument", "memory",
+                    "convert it to a type with values: array.astype")
     if array.dtype.byteorder == ">":
         raise Error("the numpy.ndarray is big endian", "invalid_argument", "memory",
                     "convert it: array.astype(array.dtype.newbyteorder('<'))")

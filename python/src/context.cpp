@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 
 #include <sidestep/context.hpp>
 #include <sidestep/cuda.hpp>
+#include <sidestep/options.hpp>
 
 #include "failure.hpp"
 #include "group.hpp"
@@ -100,7 +102,7 @@ public:
     }
 
     std::unique_ptr<PyGroup> group(const std::string& id, int rank, int ranks, const std::string& place,
-                                   double timeout, const std::string& name) const {
+                                   std::optional<double> timeout, const std::string& name) const {
         return join_group(context(), id, rank, ranks, place, timeout, name);
     }
 
@@ -218,7 +220,8 @@ private:
 
 // (who, bytes), or None where none comes in that many milliseconds; Ctrl-C ends the wait.
 py::object next_notification(Held<Serving>& held, std::int64_t wait) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait);
+    const auto until =
+        std::chrono::steady_clock::now() + std::clamp(std::chrono::milliseconds(wait), {}, longest_limit);
     for (;;) {
         const auto left =
             std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());

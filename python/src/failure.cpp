@@ -1,18 +1,6 @@
 #include "failure.hpp"
 
-#include <algorithm>
-
 namespace sidestep::python {
-namespace {
-
-// "not_found": the words of docs/error_codes.md.
-std::string word(ErrorCode code) {
-    std::string text = to_string(code);
-    std::replace(text.begin(), text.end(), ' ', '_');
-    return text;
-}
-
-}  // namespace
 
 py::str decoded(std::string_view text) {
     PyObject* made =
@@ -31,7 +19,7 @@ void raise(const Error& error) {
     // The class is Python's own, so that it can be pickled and has its documentation where readers look.
     const py::object type = py::module_::import("sidestep._errors").attr("Error");
     const py::object raised =
-        type(decoded(error.message), word(error.code), decoded(error.where), decoded(error.hint));
+        type(decoded(error.message), to_string(error.code), decoded(error.where), decoded(error.hint));
     // Of the class that the code has, which is one below.
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
     throw py::error_already_set();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "failure.hpp"
+#include "values.hpp"
 #include "wait.hpp"
 
 namespace sidestep::python {
@@ -89,7 +90,8 @@ Result<Group> join_interruptibly(const Context& context, const Seating& seating,
 }  // namespace
 
 std::unique_ptr<PyGroup> join_group(const Context& context, const std::string& id, int rank, int ranks,
-                                    const std::string& place, double timeout, const std::string& name) {
+                                    const std::string& place, std::optional<double> timeout,
+                                    const std::string& name) {
     Seating seating;
     if (id.empty()) {
         seating = value(Seating::from_environment());
@@ -101,7 +103,7 @@ std::unique_ptr<PyGroup> join_group(const Context& context, const std::string& i
     if (!place.empty()) seating.place = value(Place::parse(place));
     GroupOptions options;
     options.name = name;
-    if (timeout >= 0) options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
+    if (timeout) options.timeout = milliseconds_of("timeout", *timeout);
     return std::make_unique<PyGroup>(value(join_interruptibly(context, seating, options)));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,7 +32,8 @@ private:
 // Joins as `rank` of `ranks` of the group `id`, at `place`; with an empty id as the launcher's environment says. Waits for
 // the others, without the GIL.
 std::unique_ptr<PyGroup> join_group(const Context& context, const std::string& id, int rank, int ranks,
-                                    const std::string& place, double timeout, const std::string& name);
+                                    const std::string& place, std::optional<double> timeout,
+                                    const std::string& name);
 
 void define_group(pybind11::module_& module);
 

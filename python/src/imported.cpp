@@ -117,16 +117,31 @@ const char* dtype_of_format(const char* format, Py_ssize_t size) {
     return nullptr;
 }
 
+// Whether a buffer has references to Python's objects: the letter O in its format, outside of the names of fields.
+bool holds_objects(const char* format) {
+    bool in_name = false;
+    for (const char* at = format == nullptr ? "" : format; *at != '\0'; ++at) {
+        if (*at == ':') in_name = !in_name;
+        if (*at == 'O' && !in_name) return true;
+    }
+    return false;
+}
+
 // Memory that an object shows by Python's buffer protocol; with the GIL, from the first line to the last.
 class Borrowed {
 public:
     explicit Borrowed(const py::object& object) {
         // Writable where it can be: a read-only one is only a source.
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE) == 0)
-            return;
-        PyErr_Clear();
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0)
-            throw py::error_already_set();
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE) !=
+            0) {
+            PyErr_Clear();
+            if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0)
+                throw py::error_already_set();
+        }
+        if (holds_objects(view_.format)) {
+            PyBuffer_Release(&view_);
+            throw py::type_error("it holds Python objects");
+        }
     }
     Borrowed(const Borrowed&) = delete;
     Borrowed& operator=(const Borrowed&) = delete;

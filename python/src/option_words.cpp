@@ -59,19 +59,13 @@ void word(Class& bound, const char* name, E Struct::*member, const Words<E, n>& 
         });
 }
 
-// A property in seconds; to the millisecond above, so that a short limit does not become none.
+// A property in seconds.
 template <typename Class, typename Struct>
 void seconds(Class& bound, const char* name, std::chrono::milliseconds Struct::*member) {
     bound.def_property(
         name,
         [member](const Struct& options) { return std::chrono::duration<double>(options.*member).count(); },
-        [member, name](Struct& options, double value) {
-            const double milliseconds = std::ceil(value * 1000);
-            // Written so that a NaN fails too. What fits into 63 bits is the library's to judge.
-            if (!(value >= 0 && milliseconds < 0x1p63))
-                raise(refused_option(name, std::string(py::str(py::float_(value))) + " s"));
-            options.*member = std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
-        });
+        [member, name](Struct& options, double value) { options.*member = milliseconds_of(name, value); });
 }
 
 // What loads, saves and copies have alike.
@@ -86,6 +80,14 @@ void define_limits(Class& bound) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds milliseconds_of(const char* option, double seconds) {
+    const double milliseconds = std::ceil(seconds * 1000);
+    // Written so that a NaN fails too. What fits into 63 bits is the library's to judge.
+    if (!(seconds >= 0 && milliseconds < 0x1p63))
+        raise(refused_option(option, std::string(py::str(py::float_(seconds))) + " s"));
+    return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
+}
 
 void define_options(py::module_& module) {
     // Of a value that no number of the library holds.

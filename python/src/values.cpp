@@ -213,6 +213,12 @@ void define_topology(py::module_& module) {
         .def(
             "svg",
             [](const Topology& topology, const std::string& theme, int node) {
+                if (node != 0 && std::none_of(topology.devices().begin(), topology.devices().end(),
+                                              [&](const Device& device) { return device.node == node; }))
+                    raise({ErrorCode::not_found,
+                           "there is no node" + std::to_string(node) + " in this machine",
+                           "svg",
+                           {}});
                 return decoded(draw_svg(topology, {theme_of(theme), node}));
             },
             py::arg("theme") = "automatic", py::arg("node") = 0,

@@ -8,35 +8,35 @@ namespace sidestep {
 const char* to_string(ErrorCode code) {
     switch (code) {
         case ErrorCode::invalid_argument:
-            return "invalid argument";
+            return "invalid_argument";
         case ErrorCode::not_found:
-            return "not found";
+            return "not_found";
         case ErrorCode::permission_denied:
-            return "permission denied";
+            return "permission_denied";
         case ErrorCode::unsupported:
             return "unsupported";
         case ErrorCode::path_unavailable:
-            return "path unavailable";
+            return "path_unavailable";
         case ErrorCode::out_of_memory:
-            return "out of memory";
+            return "out_of_memory";
         case ErrorCode::no_space:
-            return "no space";
+            return "no_space";
         case ErrorCode::end_of_file:
-            return "end of file";
+            return "end_of_file";
         case ErrorCode::io_error:
-            return "I/O error";
+            return "io_error";
         case ErrorCode::mismatch:
             return "mismatch";
         case ErrorCode::cancelled:
             return "cancelled";
         case ErrorCode::timed_out:
-            return "timed out";
+            return "timed_out";
         case ErrorCode::device_error:
-            return "device error";
+            return "device_error";
         case ErrorCode::internal:
-            return "internal error";
+            return "internal";
     }
-    return "unknown error";
+    return "unknown";
 }
 
 std::string Error::to_string() const {

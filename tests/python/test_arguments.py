@@ -143,6 +143,20 @@ class WrongTypeTest(PackageTest):
         self.says("dst is", self.context.route, "gpu:0", "gpu:\udc80", 16)
         self.assertEqual(self.context.allocate("cpu", numpy.int64(16)).nbytes, 16)
 
+    def test_memory_that_holds_objects(self):
+        path, copy = self.folder / "a.bin", self.context.copy
+        path.write_bytes(bytes(80))
+        of_fields = numpy.zeros(5, dtype=[("a", "i8"), ("b", object)])
+        for wrong in (numpy.array([None] * 10, dtype=object), of_fields, (ctypes.py_object * 10)()):
+            for held in (wrong, memoryview(wrong)):
+                self.says("Python objects", copy, held, path)
+                self.says("Python objects", copy, path, held)
+                self.says("Python objects", self.context.save, {"x": held}, path)
+        self.assertEqual(path.read_bytes(), bytes(80))
+        # A field's name may hold any letter.
+        named = numpy.zeros(10, dtype=[("O", "i8")])
+        for held in (named, memoryview(named)):
+            copy(path, held)
 
     def test_progress_is_looked_at_before_anything_is_done(self):
         path = self.folder / "a.safetensors"

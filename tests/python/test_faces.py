@@ -15,6 +15,10 @@ SITUATIONS = {"invalid_argument": ValueError, "not_found": (FileNotFoundError, L
               "io_error": OSError, "timed_out": TimeoutError, "device_error": RuntimeError, "path_unavailable": (), "mismatch": (),
               "cancelled": (), "internal": ()}
 
+# In the order of their numbers.
+CODES = ("invalid_argument", "not_found", "permission_denied", "unsupported", "path_unavailable", "out_of_memory", "no_space",
+         "end_of_file", "io_error", "mismatch", "cancelled", "timed_out", "device_error", "internal")
+
 
 class Errors(PackageTest):
     def test_each_also_is_its_situation(self):
@@ -26,6 +30,11 @@ class Errors(PackageTest):
             self.assertEqual((str(error), error.code, error.args), ("what (where). hint", code, ("what", code, "where", "hint")))
             again = pickle.loads(pickle.dumps(error))
             self.assertEqual((type(again), again.args, again.hint), (type(error), error.args, "hint"))
+
+    def test_as_the_module_raises_them(self):
+        for number, code in enumerate(CODES, 1):
+            error = self.fails(code, sidestep._core.fail, number)
+            self.assertIs(type(error), type(sidestep.Error("what", code)), code)
 
     def test_as_calls_raise_them(self):
         with self.assertRaises(FileNotFoundError) as raised:
@@ -60,6 +69,8 @@ class Shown(PackageTest):
             self.assertTrue(xml.etree.ElementTree.fromstring(drawn.encode()).tag.endswith("svg"))
         self.assertNotEqual(topology.svg("dark"), topology.svg("light"))
         self.fails("invalid_argument", topology.svg, "purple")
+        for node in (1, 99, -1):
+            self.fails("not_found", topology.svg, node=node)
 
     def test_doctor(self):
         found = sidestep.doctor("live")

@@ -85,6 +85,14 @@ class GroupTest(PackageTest):
             self.context.group("gpu:0", id=sidestep.new_group_id(), rank=0, ranks=2, timeout=0.2)
         self.fails("not_found", self.context.group)  # no launcher
 
+    def test_timeouts(self):
+        # One that is too short for milliseconds is no wait without end.
+        self.fails("timed_out", self.context.group, "gpu:0", id=sidestep.new_group_id(), rank=0, ranks=2, timeout=0.0005)
+        for wrong in (float("nan"), -5, float("inf"), 1e300):
+            error = self.fails("invalid_argument", self.context.group, "gpu:0", id=sidestep.new_group_id(), rank=0, ranks=2,
+                               timeout=wrong)
+            self.assertIn("timeout", error.message)
+
     def test_as_sidestep_run_starts_it(self):
         program = """
 import sidestep

@@ -1,6 +1,7 @@
 """Places of another machine: a context that serves, and one that copies to and from it."""
 
 import os
+import threading
 import unittest
 import urllib.request
 
@@ -55,6 +56,12 @@ class NetworkTest(PackageTest):
         who, text = serving.next_notification(1000)
         self.assertTrue(who.startswith("127.0.0.1:"), who)
         self.assertEqual((text, serving.next_notification(0)[1]), ("bl\u00f6ck".encode(), b"\x00\xff"))
+        late = threading.Timer(0.2, client.notify, ("n", "late"))
+        late.start()
+        for_years = serving.next_notification(2 ** 62)
+        late.join()
+        self.assertEqual(for_years and for_years[1], b"late")
+        self.assertIsNone(serving.next_notification(-2 ** 62))
         with self.assertRaises(sidestep.Error) as caught:
             self.client.notify("n", "nobody takes it")
         self.assertEqual(caught.exception.code, "unsupported")
