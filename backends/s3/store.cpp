@@ -21,7 +21,8 @@ constexpr std::chrono::milliseconds look_at_stop{20};
 constexpr const char* empty_sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 bool is_passing(const HttpAnswer& answer) {
-    if (answer.broken) return answer.broken->code != ErrorCode::cancelled;
+    if (answer.broken)
+        return answer.broken->code != ErrorCode::cancelled && answer.broken->code != ErrorCode::mismatch;
     return answer.status >= 500 || answer.status == 429 || answer.status == 408;
 }
 
@@ -98,6 +99,18 @@ std::optional<Bytes> size_in(const HttpAnswer& answer) {
     return size;
 }
 
+// What an answer says of its bytes, where they are not those of the object from `first` on.
+std::optional<Error> other_range(const HttpAnswer& answer, const Object& object, Bytes first) {
+    const auto found = answer.headers.find("content-range");
+    const bool told = found != answer.headers.end();
+    if (told && found->second.starts_with(fmt::format("bytes {}-", first)) && size_in(answer) == object.size)
+        return std::nullopt;
+    return Error{ErrorCode::mismatch,
+                 fmt::format("bytes from {} on, of {}, were asked for, and the answer {}", first, object.size,
+                             told ? "is " + found->second : "does not say which it holds"),
+                 object.name.to_string(), "ask the store itself, if a proxy or a cache answers for it"};
+}
+
 std::string path_of(const Name& name) {
     return "/" + escaped(name.key, true);
 }
@@ -148,6 +161,7 @@ driver::HttpRequest Store::request_of(const Access& access, const Ask& ask) cons
     request.user = fmt::format("{}:{}", settings.key, settings.secret);
     request.to = ask.to;
     request.room = ask.room;
+    request.check = ask.check;
     return request;
 }
 
@@ -212,6 +226,13 @@ Result<std::optional<Object>> Store::look(const Name& name) {
                      fmt::format("the store did not say how large {} is, or which version", name.to_string()),
                      name.to_string(),
                      {}};
+    // If-Match never holds for one: every answer would say that the object has been replaced.
+    if (object.etag.starts_with("W/"))
+        return Error{
+            ErrorCode::unsupported,
+            fmt::format("the store tells the version of {} by a weak ETag, {}: its parts cannot be asked for",
+                        name.to_string(), object.etag),
+            name.to_string(), "ask the store itself, if a proxy or a cache answers for it"};
     object.size = *size;
     return std::optional(std::move(object));
 }
@@ -224,6 +245,9 @@ Result<void> Store::read(const Object& object, Bytes offset, char* to, Bytes siz
                          "if-match: " + object.etag};
         asked.to = to + done;
         asked.room = size - done;
+        asked.check = [&object, first = offset + done](const HttpAnswer& answer) {
+            return other_range(answer, object, first);
+        };
         SIDESTEP_TRY(const HttpAnswer answer, ask(asked));
         done += answer.received;
         if (done == size) break;
@@ -231,7 +255,7 @@ Result<void> Store::read(const Object& object, Bytes offset, char* to, Bytes siz
             SIDESTEP_CHECK(wait_to_repeat(1, answer.broken ? words_of(answer) : "the answer was too short"));
             continue;
         }
-        if (answer.status == 206 && ++tries < most_tries) continue;  // of no bytes
+        if (!answer.broken && answer.status == 206 && ++tries < most_tries) continue;  // of no bytes
         SIDESTEP_TRY(const Access access, this->access());
         return refusal(answer, object.name, access.settings);
     }

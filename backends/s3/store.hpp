@@ -54,6 +54,7 @@ private:
         std::vector<std::string> headers = {};
         char* to = nullptr;
         Bytes room = 0;
+        std::function<std::optional<Error>(const driver::HttpAnswer&)> check = {};
     };
     Result<Access> access();
     driver::HttpRequest request_of(const Access& access, const Ask& ask) const;

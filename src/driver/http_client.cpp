@@ -126,7 +126,8 @@ std::size_t Curl::take_body(char* data, std::size_t, std::size_t size, void* giv
         answer.body.append(data, size);
         return size;
     }
-    if (size > exchange.request->room - answer.received) return 0;
+    if (answer.received == 0 && exchange.request->check) answer.broken = exchange.request->check(answer);
+    if (answer.broken || size > exchange.request->room - answer.received) return 0;
     std::memcpy(exchange.request->to + answer.received, data, size);
     answer.received += size;
     return size;
@@ -201,7 +202,7 @@ HttpAnswer Curl::get(const HttpRequest& request) {
     easy_setopt_(exchange.handle, CURLOPT_ERRORBUFFER, words);
     const CURLcode code = stopped() ? CURLE_ABORTED_BY_CALLBACK : easy_perform_(exchange.handle);
     easy_getinfo_(exchange.handle, CURLINFO_RESPONSE_CODE, &answer.status);
-    if (code != CURLE_OK) answer.broken = failed(code, words, request.url);
+    if (code != CURLE_OK && !answer.broken) answer.broken = failed(code, words, request.url);
     easy_setopt_(exchange.handle, CURLOPT_ERRORBUFFER, nullptr);
     slist_free_all_(headers);
     const std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,8 @@
 #include <sidestep/units.hpp>
 
 namespace sidestep::driver {
+
+struct HttpAnswer;
 
 struct HttpRequest {
     std::string url;
@@ -26,6 +29,8 @@ struct HttpRequest {
     // body does.
     char* to = nullptr;
     Bytes room = 0;
+    // What is wrong with the headers of an answer 206, asked before the first byte of its body is taken: an error ends it.
+    std::function<std::optional<Error>(const HttpAnswer&)> check = {};
 };
 
 // What came, also where the connection broke before its end.

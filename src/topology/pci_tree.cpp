@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "topology/parts_builder.hpp"
 
@@ -13,6 +14,8 @@ namespace sidestep::topology {
 namespace {
 
 constexpr std::size_t most_bridges = 64;  // bridges above a device
+// More than any machine has. The time grows with the square of their number.
+constexpr std::size_t most_devices = 4096;
 
 std::string bus_of(const std::string& bus_id) {
     return bus_id.substr(0, bus_id.rfind(':'));
@@ -20,7 +23,7 @@ std::string bus_of(const std::string& bus_id) {
 
 class Tree {
 public:
-    explicit Tree(const std::vector<PciEntry>& entries) : entries_(entries) {
+    explicit Tree(std::span<const PciEntry> entries) : entries_(entries) {
         for (const PciEntry& entry : entries)
             if (!entry.secondary.empty()) bridge_above_.emplace(entry.secondary, &entry);
     }
@@ -119,7 +122,7 @@ private:
         builder_.join_pcie(id, above, can.generation, entry.now.told() ? entry.now.lanes : can.lanes);
     }
 
-    const std::vector<PciEntry>& entries_;
+    const std::span<const PciEntry> entries_;
     std::map<std::string, const PciEntry*> bridge_above_;  // by the bus below it
     std::map<std::string, DeviceId> host_bridges_;         // by bus
     std::map<std::string, DeviceId> switches_;             // by upstream port
@@ -131,7 +134,11 @@ private:
 }  // namespace
 
 Topology::Parts pci_tree(const std::vector<PciEntry>& entries) {
-    return Tree(entries).build();
+    auto parts = Tree(std::span(entries).first(std::min(entries.size(), most_devices))).build();
+    if (entries.size() > most_devices)
+        parts.notes.push_back(
+            fmt::format("of {} PCI devices the first {} count", entries.size(), most_devices));
+    return parts;
 }
 
 }  // namespace sidestep::topology

@@ -32,7 +32,7 @@ struct PciEntry {
 };
 
 // The host bridges, switches and devices of a list, with their links. What is not told of a link is gen3 x16, and a
-// note says so.
+// note says so. Of more than 4096 entries the first count, with a note.
 Topology::Parts pci_tree(const std::vector<PciEntry>& entries);
 
 }  // namespace sidestep::topology

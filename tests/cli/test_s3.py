@@ -252,8 +252,35 @@ class Faults(S3Test):
             handler.answer(200, b"all of it", [("ETag", handler.server.etag)])
             return True
 
+        # A proxy that answers with another part than it was asked for, and one that does not say which.
+        def other_part(handler, number, first, last):
+            handler.answer(206, self.content[: last - first + 1], [("ETag", handler.server.etag), (
+                "Content-Range", f"bytes 0-{last - first}/{len(self.content)}")])
+            return True
+
+        def other_size(handler, number, first, last):
+            handler.answer(206, self.content[first : last + 1], [("ETag", handler.server.etag), (
+                "Content-Range", f"bytes {first}-{last}/{len(self.content) + 1}")])
+            return True
+
+        def untold_part(handler, number, first, last):
+            handler.answer(206, self.content[first : last + 1], [("ETag", handler.server.etag)])
+            return True
+
+        def weak(handler, number, first, last):
+            if "If-Match" in handler.headers:
+                handler.refuse(412, "PreconditionFailed")
+            else:
+                handler.answer(206, self.content[first : last + 1], [("ETag", 'W/"weak"'), (
+                    "Content-Range", f"bytes {first}-{last}/{len(self.content)}")])
+            return True
+
         self.write("copied", b"earlier")
         for name, code, words, fault in [
+            ("weak", FAILED, ['W/"weak"', "cannot be asked for"], weak),
+            ("another part", FAILED, ["bytes from ", "were asked for", "is bytes 0-"], later(other_part)),
+            ("another size", FAILED, [f"of {len(self.content)}, were", f"/{len(self.content) + 1}"], later(other_size)),
+            ("no part", FAILED, "does not say which it holds", later(untold_part)),
             ("busy", FAILED, ["HTTP 503, SlowDown", "asked 5 times"], always(503, "SlowDown")),
             ("region", USAGE, ["region ap-south-1", "AWS_REGION=ap-south-1"],
              always(301, "PermanentRedirect", [("x-amz-bucket-region", "ap-south-1")])),

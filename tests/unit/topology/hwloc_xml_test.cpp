@@ -1,6 +1,10 @@
 // What hwloc's lstopo writes, read.
 #include "topology/hwloc_xml.hpp"
 
+#include <algorithm>
+#include <string>
+
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace sidestep::topology {
@@ -59,6 +63,20 @@ TEST(HwlocXml, ShowsTheTree) {
     ASSERT_TRUE(drive);
     EXPECT_EQ(topology->device(*drive).properties.at("pcie_now"), "gen4 x4");
     EXPECT_EQ(topology->device(*topology->cpu_of(*drive)).name, "cpu:0");
+}
+
+// A time that grows with the square of their number would be hours.
+TEST(HwlocXml, OfManyDevicesTheFirstCount) {
+    std::string text = "<topology><object type=\"Machine\">";
+    for (int device = 0; device < 5000; ++device)
+        text += fmt::format(
+            "<object type=\"PCIDev\" pci_busid=\"{:04x}:{:02x}:00.0\" pci_type=\"0207 [15b3:1021]\"/>",
+            device / 256, device % 256);
+    const auto topology = read_hwloc_xml(text + "</object></topology>", "x");
+    ASSERT_TRUE(topology.ok()) << topology.error().to_string();
+    EXPECT_TRUE(topology->find("nic:0000:00:00.0"));
+    EXPECT_FALSE(topology->find("nic:0013:80:00.0"));
+    EXPECT_EQ(std::ranges::count(topology->notes(), "of 5000 PCI devices the first 4096 count"), 1);
 }
 
 TEST(HwlocXml, BadOnesAreRefused) {
