@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include <sidestep/result.hpp>
 
 #include "paint.hpp"
@@ -29,6 +30,9 @@ void report(const Error& error, bool json, Color color);
 
 // Text of messages and names as one line that a terminal may get.
 std::string one_line(std::string_view text);
+
+// A document of --json, with its last newline. Names need be no UTF-8: what is none becomes U+FFFD.
+std::string document(const nlohmann::ordered_json& json);
 
 // Writes text to standard output and flushes it; fails where it cannot be written (a full disk).
 Result<void> print(std::string_view text);

@@ -112,7 +112,7 @@ Result<void> record(const TopoCommand& command, const Globals& globals) {
     if (!words) return words.error();
     if (!globals.json) return globals.quiet ? Result<void>() : print(*words + "\n");
     const nlohmann::ordered_json object = {{"folder", command.record}, {"summary", *words}};
-    return print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    return print(document(object));
 }
 
 // This machine, or the nodes that were named.
@@ -159,7 +159,7 @@ std::string differences_as_json(const Topology& before, const Topology& after,
                                          {"after", difference.after},
                                          {"worse", difference.worse},
                                          {"text", to_string(difference)}});
-    return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return document(object);
 }
 
 Result<ExitCode> run_diff(const TopoCommand& command, const Globals& globals) {
