@@ -20,7 +20,7 @@ enum class ExitCode : int {
     path_unavailable = 3,  // the required path
     warnings = 4,          // doctor: nothing fails, something warns
     no_gpu = 5,            // doctor: there is no GPU, or no driver answers for them
-    interrupted = 130,     // by SIGINT or SIGTERM
+    interrupted = 130,     // by SIGINT, SIGTERM or SIGHUP
 };
 
 ExitCode exit_code(ErrorCode code);
