@@ -377,6 +377,9 @@ Action define_bench(CLI::App& app, const Globals& globals) {
     app.add_option("--save", command->save, "write the report with every sample as JSON, for compare")
         ->type_name("FILE");
     app.add_option("--html", command->html, "write the report as one page")->type_name("FILE");
+    stands_alone(app, "--list",
+                 {"--smoke", "--samples", "--size", "--gpu", "--from", "--to", "--no-verify", "--folder",
+                  "--object", "--peers", "--thresholds", "--save", "--html"});
     define_compare(app, *command);
     define_page(app, *command);
     define_collective(app, command->collective);

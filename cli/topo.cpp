@@ -106,8 +106,6 @@ Result<void> record(const TopoCommand& command, const Globals& globals) {
                       "only this machine can: leave --machine out; --format json writes others to a file");
     if (!command.nodes.empty())
         return misuse("a node is not recorded from here", "run topo --record there, and copy the folder");
-    if (!command.format.empty() || !command.output.empty())
-        return misuse("--record writes a folder and nothing else", "leave the other options of topo out");
     const auto words = record_machine(command.record);
     if (!words) return words.error();
     if (!globals.json) return globals.quiet ? Result<void>() : print(*words + "\n");
@@ -218,6 +216,7 @@ Action define_topo(CLI::App& app, const Globals& globals) {
     app.add_option("--node", command->node, "the machine of a cluster that is drawn in full (default: 0)")
         ->type_name("N")
         ->check(CLI::NonNegativeNumber.description(""));
+    stands_alone(app, "--record", {"--format", "--output", "--theme", "--node"});
     define_diff(app, *command);
     return [command, &globals]() -> Result<ExitCode> {
         if (command->diff->parsed()) return run_diff(*command, globals);

@@ -44,6 +44,8 @@ class Bench(BenchTest):
         for key in ["host_large", "host_link", "peer_engine", "peer_kernel", "peer_both_ways", "all_gpus",
                     "latency_load", "latency_flag", "atomics", "file", "topology_live"]:
             self.assertIn(key, keys)
+        for other in ("--save a", "--html a", "--thresholds a", "--samples 3", "--smoke"):
+            self.refused(harness.USAGE, "--list", "bench", "--list", *other.split())
         listed = json.loads(self.succeed("bench", "--list", "--json").out)
         self.assertEqual([case["key"] for case in listed["cases"]], keys)
 
