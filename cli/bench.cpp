@@ -191,6 +191,7 @@ Result<bench::Report> measure(const std::vector<bench::Case>& cases, const Bench
 }
 
 bool failed(const bench::Report& report) {
+    if (report.idle_thresholds > 0) return true;
     for (const bench::CaseResult& result : report.cases) {
         if (!result.failed.empty()) return true;
         for (const bench::Figure& figure : result.figures)
