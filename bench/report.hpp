@@ -72,6 +72,7 @@ struct Report {
     std::string topology;   // the machine as JSON text (docs/topology-format.md)
     std::vector<CaseResult> cases;
     std::vector<std::string> notes;  // tools that are not there, and what else went otherwise than asked
+    int idle_thresholds = 0;  // lines that judged no figure; their notes are all that a file keeps of them
 
     // The object documented in docs/bench-format.md; what is written is read back the same.
     std::string to_json() const;

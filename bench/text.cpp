@@ -186,6 +186,7 @@ std::string tail_text(const Report& report) {
             passed += figure.verdict == Verdict::pass;
             failed += figure.verdict == Verdict::fail;
         }
+    failed += report.idle_thresholds;
     if (passed + failed > 0) text += fmt::format("thresholds: {} passed, {} failed\n", passed, failed);
     return text;
 }

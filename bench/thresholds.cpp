@@ -61,23 +61,30 @@ double bound(const Threshold& threshold, const Figure& figure) {
 
 // Whether a line's kind goes with the figure: "max" of a rate would be met by a slow link.
 bool sensible(const Threshold& threshold, const Figure& figure) {
-    if (threshold.kind == Threshold::Kind::min_share) return figure.limit > 0;
-    return (threshold.kind == Threshold::Kind::min) == figure.more_is_better;
+    return threshold.kind == Threshold::Kind::min_share ||
+           (threshold.kind == Threshold::Kind::min) == figure.more_is_better;
 }
 
-void judge_figure(Report& report, const CaseResult& result, Figure& figure, const Threshold& threshold) {
-    if (!sensible(threshold, figure)) {
-        report.notes.push_back(fmt::format("threshold for {}, {}: {}", result.key, figure.what,
-                                           threshold.kind == Threshold::Kind::min_share
-                                               ? "no limit is known, so its share cannot be judged"
-                                           : figure.more_is_better ? "more is better, so it needs 'min'"
-                                                                   : "less is better, so it needs 'max'"));
-        return;
+// False where the line cannot say anything of the figure.
+bool judge_figure(Report& report, const CaseResult& result, Figure& figure, const Threshold& threshold) {
+    const auto note = [&](const char* why) {
+        report.notes.push_back(fmt::format("threshold for {}, {}: {}", result.key, figure.what, why));
+    };
+    if (threshold.kind == Threshold::Kind::min_share && !(figure.limit > 0)) {
+        note("no limit is known, so its share cannot be judged");
+        return false;
     }
     figure.threshold = bound(threshold, figure);
+    figure.verdict = Verdict::fail;
+    if (!sensible(threshold, figure)) {
+        note(figure.more_is_better ? "more is better, so it needs 'min'"
+                                   : "less is better, so it needs 'max'");
+        return true;
+    }
     const double median = figure.measured.median();
     const bool met = figure.more_is_better ? median >= figure.threshold : median <= figure.threshold;
-    figure.verdict = met ? Verdict::pass : Verdict::fail;
+    if (met) figure.verdict = Verdict::pass;
+    return true;
 }
 
 }  // namespace
@@ -113,17 +120,18 @@ int judge(Report& report, const std::vector<Threshold>& thresholds) {
         for (Figure& figure : result.figures) {
             for (std::size_t i = 0; i < thresholds.size(); ++i) {
                 if (!applies(thresholds[i], result, figure)) continue;
-                used[i] = true;
-                judge_figure(report, result, figure, thresholds[i]);
+                if (judge_figure(report, result, figure, thresholds[i])) used[i] = true;
                 break;
             }
             failed += figure.verdict == Verdict::fail;
         }
-    for (std::size_t i = 0; i < thresholds.size(); ++i)
-        if (!used[i])
-            report.notes.push_back(fmt::format("thresholds[{}] ({}, {}) fits no figure of this run", i,
-                                               thresholds[i].case_pattern, thresholds[i].figure_pattern));
-    return failed;
+    for (std::size_t i = 0; i < thresholds.size(); ++i) {
+        if (used[i]) continue;
+        report.notes.push_back(fmt::format("thresholds[{}] ({}, {}) judges no figure of this run", i,
+                                           thresholds[i].case_pattern, thresholds[i].figure_pattern));
+        ++report.idle_thresholds;
+    }
+    return failed + report.idle_thresholds;
 }
 
 }  // namespace sidestep::bench

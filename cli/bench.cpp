@@ -191,6 +191,7 @@ Result<bench::Report> measure(const std::vector<bench::Case>& cases, const Bench
 }
 
 bool failed(const bench::Report& report) {
+    if (report.idle_thresholds > 0) return true;
     for (const bench::CaseResult& result : report.cases) {
         if (!result.failed.empty()) return true;
         for (const bench::Figure& figure : result.figures)
@@ -377,6 +378,9 @@ Action define_bench(CLI::App& app, const Globals& globals) {
     app.add_option("--save", command->save, "write the report with every sample as JSON, for compare")
         ->type_name("FILE");
     app.add_option("--html", command->html, "write the report as one page")->type_name("FILE");
+    stands_alone(app, "--list",
+                 {"--smoke", "--samples", "--size", "--gpu", "--from", "--to", "--no-verify", "--folder",
+                  "--object", "--peers", "--thresholds", "--save", "--html"});
     define_compare(app, *command);
     define_page(app, *command);
     define_collective(app, command->collective);

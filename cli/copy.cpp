@@ -111,7 +111,7 @@ std::string json_of(const Receipt& median, const std::vector<Receipt>& runs) {
     json["runs"] = Json::array();
     for (const Receipt& run : runs)
         json["runs"].push_back({{"seconds", run.seconds}, {"gb_per_s", run.gb_per_s()}});
-    return json.dump(2) + "\n";
+    return document(json);
 }
 
 std::string text_of(const Receipt& median, const std::vector<Receipt>& runs, bool explain) {

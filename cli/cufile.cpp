@@ -212,7 +212,7 @@ Result<void> run_stats(const CufileCommand& command, const Globals& globals) {
     if (globals.json) {
         Json list = Json::array();
         for (const CufileProcess& process : *found) list.push_back(json_of(process));
-        return print(Json{{"version", 1}, {"processes", list}}.dump(2) + "\n");
+        return print(document({{"version", 1}, {"processes", list}}));
     }
     std::string text;
     for (const CufileProcess& process : *found) text += text_of(process);

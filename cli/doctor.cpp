@@ -91,11 +91,6 @@ ExitCode code_of(Health health) {
 
 // Both ends of the way to a node.
 Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globals) {
-    if (command.probe || !command.save.empty())
-        return Error{ErrorCode::invalid_argument,
-                     "--peer looks at two machines, --probe at GPUs of one",
-                     {},
-                     "leave one of them out"};
     const auto context = open_context(globals);
     if (!context) return context.error();
     PeerDoctorOptions options;
@@ -142,12 +137,14 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
         return ExitCode::done;
     }
     if (!command.fleet.empty()) return examine_fleet(command.fleet, globals);
-    if (!command.peer.empty() && !command.checks.empty())
-        return Error{
-            ErrorCode::invalid_argument, "--peer makes checks of its own", {}, "leave the names out"};
     if (!command.peer.empty()) return examine_peer(command, globals);
     if (!command.save.empty() && !command.probe)
         return Error{ErrorCode::invalid_argument, "--save keeps what --probe finds", {}, "add --probe"};
+    if (command.size && !command.probe)
+        return Error{ErrorCode::invalid_argument,
+                     "--size is of the copies of --probe and --peer",
+                     {},
+                     "add one of them"};
     DoctorOptions options;
     options.machine = globals.machine;
     options.checks = command.checks;
@@ -202,6 +199,12 @@ Action define_doctor(CLI::App& app, const Globals& globals) {
     app.add_option("--pages", command->pages,
                    "write the page of every check into a folder, and look at nothing")
         ->type_name("DIR");
+    stands_alone(
+        app, "--pages",
+        {"CHECK", "--probe", "--size", "--peer", "--save", "--html", "--fleet", "--expect", "--all"});
+    stands_alone(app, "--fleet",
+                 {"CHECK", "--probe", "--size", "--peer", "--save", "--html", "--expect", "--all"});
+    stands_alone(app, "--peer", {"CHECK", "--probe", "--save", "--html", "--expect"});
     return [command, &globals] { return run_doctor_verb(*command, globals); };
 }
 

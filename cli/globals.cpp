@@ -52,6 +52,10 @@ CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes
     return add_parsed<Bytes>(app, name, parse_bytes, std::move(store), text)->type_name("SIZE");
 }
 
+void stands_alone(CLI::App& app, const char* one, std::initializer_list<const char*> others) {
+    for (const char* other : others) app.get_option(one)->excludes(app.get_option(other));
+}
+
 CLI::Option* add_duration(CLI::App& app, const char* name,
                           std::function<void(std::chrono::milliseconds)> store, const char* text) {
     return add_parsed<std::chrono::milliseconds>(app, name, parse_duration, std::move(store), text)

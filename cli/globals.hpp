@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,6 +72,8 @@ CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes
 // An option of a time, "30s".
 CLI::Option* add_duration(CLI::App& app, const char* name,
                           std::function<void(std::chrono::milliseconds)> store, const char* text);
+// With `one` the verb would not follow `others`: they are refused beside it.
+void stands_alone(CLI::App& app, const char* one, std::initializer_list<const char*> others);
 void add_globals(CLI::App& app, Globals& globals);
 void add_limit_flags(CLI::App& app, LimitFlags& flags);
 void add_copy_flags(CLI::App& app, CopyFlags& flags);

@@ -71,7 +71,7 @@ Result<void> print_manifest(const InspectCommand& command, const Globals& global
                                                {"blocks", run.blocks},
                                                {"seconds", run.seconds},
                                                {"gb_per_s", run.gb_per_s()}};
-        return print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+        return print(document(object));
     }
     if (globals.quiet) return {};
     const std::size_t files = checkpoint.files().size();

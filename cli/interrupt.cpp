@@ -42,6 +42,11 @@ Interrupt::Interrupt(std::function<void()> last) : state_(std::make_unique<State
     sigemptyset(&state_->signals);
     sigaddset(&state_->signals, SIGINT);
     sigaddset(&state_->signals, SIGTERM);
+    // A terminal that was lost. Who started this under nohup wants it to go on, and a blocked signal comes though it is
+    // ignored.
+    struct sigaction hangup {};
+    if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+        sigaddset(&state_->signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &state_->signals, &state_->before);
     state_->watcher = std::thread([state = state_.get()] { state->watch(); });
 }

@@ -7,8 +7,8 @@
 
 namespace sidestep::cli {
 
-// While it lives, SIGINT and SIGTERM reach a thread of its own instead of ending the process at any
-// instruction. To be made before any other thread, so that those inherit the blocked signals and no
+// While it lives, SIGINT, SIGTERM and SIGHUP (unless that was ignored before) reach a thread of its own instead of ending
+// the process at any instruction. To be made before any other thread, so that those inherit the blocked signals and no
 // system call of theirs is interrupted.
 //
 // A signal ends the process at once with exit code 130, unless `Cancellable` says that there is something

@@ -125,7 +125,7 @@ std::string json_of(const LoadCommand& command, const Checkpoint& checkpoint, co
                    {"faster", loaded.faster()},
                    {"notes", receipt.notes}};
     if (receipt.route) object["route"] = Json::parse(receipt.route->to_json());
-    return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return document(object);
 }
 
 Result<void> run_load(const Globals& globals, const LoadCommand& command) {

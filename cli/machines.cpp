@@ -33,7 +33,7 @@ Result<void> run_machines(const Globals& globals) {
     for (const KnownMachine& machine : *machines)
         object["machines"].push_back(
             {{"name", machine.name}, {"recorded", machine.recorded}, {"words", machine.words}});
-    return print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    return print(document(object));
 }
 
 }  // namespace

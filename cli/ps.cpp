@@ -42,7 +42,7 @@ std::string json_of(const std::vector<RunningGroup>& groups) {
         list.push_back({{"name", group.name}, {"id", group.id}, {"ranks", ranks}, {"stuck", group.stuck}});
     }
     const Json whole = {{"version", 1}, {"groups", list}};
-    return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return document(whole);
 }
 
 std::string state_of(const RunningRank& rank) {

@@ -14,7 +14,7 @@ namespace {
 Result<void> run_repair(const std::string& folder, const Globals& globals) {
     const auto done = repair(folder);
     if (!done) return done.error();
-    if (globals.json) return print(nlohmann::ordered_json{{"done", *done}}.dump(2) + "\n");
+    if (globals.json) return print(document({{"done", *done}}));
     if (globals.quiet) return {};
     std::string text;
     for (const std::string& sentence : *done) text += sentence + "\n";

@@ -59,10 +59,12 @@ void report(const Error& error, bool json, Color color) {
                                              {"message", error.message},
                                              {"where", error.where},
                                              {"hint", error.hint}}}};
-    // A path may hold bytes that are no UTF-8.
-    const auto text = object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     // The exit code still tells where this cannot be written.
-    (void)print(text).ok();
+    (void)print(document(object)).ok();
+}
+
+std::string document(const nlohmann::ordered_json& json) {
+    return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 Result<void> print(std::string_view text) {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include <sidestep/result.hpp>
 
 #include "paint.hpp"
@@ -19,7 +20,7 @@ enum class ExitCode : int {
     path_unavailable = 3,  // the required path
     warnings = 4,          // doctor: nothing fails, something warns
     no_gpu = 5,            // doctor: there is no GPU, or no driver answers for them
-    interrupted = 130,     // by SIGINT or SIGTERM
+    interrupted = 130,     // by SIGINT, SIGTERM or SIGHUP
 };
 
 ExitCode exit_code(ErrorCode code);
@@ -29,6 +30,9 @@ void report(const Error& error, bool json, Color color);
 
 // Text of messages and names as one line that a terminal may get.
 std::string one_line(std::string_view text);
+
+// A document of --json, with its last newline. Names need be no UTF-8: what is none becomes U+FFFD.
+std::string document(const nlohmann::ordered_json& json);
 
 // Writes text to standard output and flushes it; fails where it cannot be written (a full disk).
 Result<void> print(std::string_view text);

@@ -214,7 +214,7 @@ Result<void> report_save(const Globals& globals, const SaveCommand& command, con
         json["destination"] = path;
         json["tensors"] = tensors;
         json["files"] = files;
-        return print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+        return print(document(json));
     }
     if (globals.quiet) return {};
     for (const std::string& note : receipt.notes) print_note(note, globals.color);

@@ -22,7 +22,7 @@ std::string json_of(const Serving& serving) {
     json["key_file"] = serving.key_file();
     json["allowed"] = serving.allowed();
     json["metrics"] = serving.metrics_addresses();
-    return json.dump(2) + "\n";
+    return document(json);
 }
 
 std::string text_of(const Serving& serving, const std::string& listen) {

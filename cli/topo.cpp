@@ -106,13 +106,11 @@ Result<void> record(const TopoCommand& command, const Globals& globals) {
                       "only this machine can: leave --machine out; --format json writes others to a file");
     if (!command.nodes.empty())
         return misuse("a node is not recorded from here", "run topo --record there, and copy the folder");
-    if (!command.format.empty() || !command.output.empty())
-        return misuse("--record writes a folder and nothing else", "leave the other options of topo out");
     const auto words = record_machine(command.record);
     if (!words) return words.error();
     if (!globals.json) return globals.quiet ? Result<void>() : print(*words + "\n");
     const nlohmann::ordered_json object = {{"folder", command.record}, {"summary", *words}};
-    return print(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    return print(document(object));
 }
 
 // This machine, or the nodes that were named.
@@ -159,7 +157,7 @@ std::string differences_as_json(const Topology& before, const Topology& after,
                                          {"after", difference.after},
                                          {"worse", difference.worse},
                                          {"text", to_string(difference)}});
-    return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return document(object);
 }
 
 Result<ExitCode> run_diff(const TopoCommand& command, const Globals& globals) {
@@ -218,6 +216,7 @@ Action define_topo(CLI::App& app, const Globals& globals) {
     app.add_option("--node", command->node, "the machine of a cluster that is drawn in full (default: 0)")
         ->type_name("N")
         ->check(CLI::NonNegativeNumber.description(""));
+    stands_alone(app, "--record", {"--format", "--output", "--theme", "--node"});
     define_diff(app, *command);
     return [command, &globals]() -> Result<ExitCode> {
         if (command->diff->parsed()) return run_diff(*command, globals);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -48,14 +49,54 @@ std::string masked_command_line(const std::string& text) {
     return only(line, ' ', [&](const std::string& word) { return starts_with_any(word, known); }) + "\n";
 }
 
+// What the readers and checks ask for by name.
+constexpr std::string_view values_kept[] = {"CUDA_LAUNCH_BLOCKING",
+                                            "CUDA_VISIBLE_DEVICES",
+                                            "CUFILE_ENV_PATH_JSON",
+                                            "CUFILE_FORCE_COMPAT_MODE",
+                                            "CUFILE_USE_PCIP2PDMA",
+                                            "NCCL_ALGO",
+                                            "NCCL_CROSS_NIC",
+                                            "NCCL_CUMEM_ENABLE",
+                                            "NCCL_DMABUF_ENABLE",
+                                            "NCCL_IB_DISABLE",
+                                            "NCCL_IB_GID_INDEX",
+                                            "NCCL_IB_PCI_RELAXED_ORDERING",
+                                            "NCCL_MNNVL_ENABLE",
+                                            "NCCL_NET",
+                                            "NCCL_NET_GDR_LEVEL",
+                                            "NCCL_NET_GDR_READ",
+                                            "NCCL_NVLS_ENABLE",
+                                            "NCCL_P2P_DISABLE",
+                                            "NCCL_P2P_LEVEL",
+                                            "NCCL_PROTO",
+                                            "NCCL_SHM_DISABLE",
+                                            "NCCL_TOPO_FILE",
+                                            "NVSHMEM_DISABLE_MNNVL",
+                                            "NVSHMEM_DISABLE_NVLS",
+                                            "NVSHMEM_DISABLE_P2P",
+                                            "NVSHMEM_REMOTE_TRANSPORT",
+                                            "PYTORCH_ALLOC_CONF",
+                                            "PYTORCH_CUDA_ALLOC_CONF",
+                                            "PYTORCH_NO_CUDA_MEMORY_CACHING",
+                                            "UCX_IB_GID_INDEX",
+                                            "UCX_IB_GPU_DIRECT_RDMA",
+                                            "UCX_IB_PCI_RELAXED_ORDERING",
+                                            "UCX_TLS"};
+
+// Of the others, which hold addresses, paths and keys, the names.
 std::string masked_environment(const std::string& text) {
     const std::vector<std::string_view> known = {
-        "NCCL_", "UCX_", "CUFILE_", "CUDA_", "NVIDIA_VISIBLE", "NVSHMEM_", "PYTORCH_", "TORCH_", "SIDESTEP_"};
-    std::string kept =
-        only(text, '\0', [&](const std::string& entry) { return starts_with_any(entry, known); });
-    // Which cluster it is says nothing about a path.
-    if (text.find("KUBERNETES_SERVICE_HOST=") != std::string::npos)
-        kept += std::string("KUBERNETES_SERVICE_HOST=masked") + '\0';
+        "NCCL_",    "UCX_",     "CUFILE_", "CUDA_",     "NVIDIA_VISIBLE",
+        "NVSHMEM_", "PYTORCH_", "TORCH_",  "SIDESTEP_", "KUBERNETES_SERVICE_HOST="};
+    std::string kept;
+    for (const std::string& entry : split(text, '\0')) {
+        if (!starts_with_any(entry, known)) continue;
+        const std::string name = entry.substr(0, entry.find('='));
+        const bool whole =
+            std::find(std::begin(values_kept), std::end(values_kept), name) != std::end(values_kept);
+        kept += (whole ? entry : name + "=masked") + '\0';
+    }
     return kept;
 }
 
@@ -67,16 +108,30 @@ std::string masked_gid(const std::string& text) {
     return "2001:0db8:0000:0000:0000:0000:0000:0001\n";
 }
 
-// "server:/export" -> "masked:/export"; the sources of mounts stand after " - TYPE ".
+// "server:/export" -> "masked:/export", "//server/share" -> "//masked/share".
+std::string masked_source(const std::string& source) {
+    if (source.starts_with("//"))
+        return "//masked" + source.substr(std::min(source.find('/', 2), source.size()));
+    const auto remote = source.find(":/");
+    return remote == std::string::npos ? source : "masked" + source.substr(remote);
+}
+
+// What stands after " - " in a line: type, source, and the file system's options, of which those that checks read are
+// kept. Others name servers and users.
 std::string masked_mounts(const std::string& text) {
     std::string result;
-    for (std::string line : split(text, '\n')) {
+    for (const std::string& line : split(text, '\n')) {
         const auto type = line.find(" - ");
-        const auto source = type == std::string::npos ? type : line.find(' ', type + 3);
-        const auto remote = source == std::string::npos ? source : line.find(":/", source);
-        if (remote != std::string::npos && line.find(' ', source + 1) > remote)
-            line = line.substr(0, source + 1) + "masked" + line.substr(remote);
-        result += line + "\n";
+        if (type == std::string::npos) continue;
+        const std::vector<std::string> words = split(line.substr(type + 3), ' ');
+        if (words.size() < 3) continue;
+        std::string options;
+        for (const std::string& option : split(words[2], ',')) {
+            if (option != "rw" && option != "ro" && !starts_with_any(option, {"size=", "data="})) continue;
+            options += (options.empty() ? "" : ",") + option;
+        }
+        result +=
+            fmt::format("{} - {} {} {}\n", line.substr(0, type), words[0], masked_source(words[1]), options);
     }
     return result;
 }
@@ -175,7 +230,7 @@ std::string masked(const std::string& path, std::string text, const std::string&
     if (path == "/proc/cmdline") text = masked_command_line(text);
     if (path == "/proc/self/environ") text = masked_environment(text);
     if (path.find("/gids/") != std::string::npos) text = masked_gid(text);
-    if (path.ends_with("/mountinfo") || path.ends_with("/mounts")) text = masked_mounts(text);
+    if (path.ends_with("/mountinfo")) text = masked_mounts(text);
     if (path.starts_with("/proc/driver/")) text = without_serials(text);
     if (path == "/proc/version" || path.starts_with("/proc/driver/")) text = without_builders(text);
     if (path == kernel_log_record) text = masked_kernel_log(text);

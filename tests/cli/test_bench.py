@@ -44,6 +44,8 @@ class Bench(BenchTest):
         for key in ["host_large", "host_link", "peer_engine", "peer_kernel", "peer_both_ways", "all_gpus",
                     "latency_load", "latency_flag", "atomics", "file", "topology_live"]:
             self.assertIn(key, keys)
+        for other in ("--save a", "--html a", "--thresholds a", "--samples 3", "--smoke"):
+            self.refused(harness.USAGE, "--list", "bench", "--list", *other.split())
         listed = json.loads(self.succeed("bench", "--list", "--json").out)
         self.assertEqual([case["key"] for case in listed["cases"]], keys)
 
@@ -136,9 +138,15 @@ class Thresholds(BenchTest):
     def test_missed(self):
         path = self.thresholds({"case": "host_small", "max": 1e-9}, {"case": "never", "min": 1})
         report, text = self.report(*QUICK, "--thresholds", path, code=FAILED)
-        self.assertIn("0 passed, 1 failed", text)
+        self.assertIn("0 passed, 2 failed", text)
         self.assertIn("FAIL", text)
         self.assertIn("thresholds[1]", " ".join(report["notes"]))
+
+    def test_what_judges_nothing_fails(self):
+        for line, words in (({"case": "never", "min": 1}, "thresholds[0]"), ({"case": "host_small", "min": 1e-9}, "needs 'max'")):
+            report, text = self.report(*QUICK, "--thresholds", self.thresholds(line), code=FAILED)
+            self.assertIn("0 passed, 1 failed", text)
+            self.assertIn(words, " ".join(report["notes"]))
 
     def test_a_bad_file_is_refused_before_anything_runs(self):
         path = self.thresholds({"case": "host_small", "leest": 1})

@@ -267,6 +267,15 @@ class Doctor(CommandTest):
         self.refused(USAGE, "--probe", "doctor", "--save", "x")
         self.refused(USAGE, "no/such", "doctor", machine="/no/such/folder")
 
+    def test_options_that_would_not_be_followed(self):
+        for one, others in [("--fleet .", ["--expect dgx-h100", "--all", "--html P", "--probe", "--peer n", "--pages D", "acs"]),
+                            ("--peer n", ["--html P", "--expect dgx-h100", "--probe", "--save P", "acs"]),
+                            ("--pages D", ["--html P", "--all", "--size 1", "acs"]), ("--size 1", [""])]:
+            for other in others:
+                with self.subTest(one=one, other=other):
+                    self.refused(USAGE, one.split()[0], "doctor", *one.split(), *other.split())
+        self.assertEqual(self.names(), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -43,6 +43,12 @@ class Network(harness.NodeTest):
         self.assertEqual(outcome.code, USAGE)
         self.assertIn("sidestep serve", outcome.err)
 
+    def test_a_folder_whose_name_is_no_text(self):
+        folder = os.fsencode(self.dir) + b"/\xff"
+        os.mkdir(folder)
+        _, said = self.serve("--allow", b"file:" + folder)
+        self.assertEqual(said["allowed"], [f"file:{self.dir}/\ufffd"])
+
     def test_ten_thousand_connections_of_strangers(self):
         """More than the node has descriptors: who means it gets in all the same."""
         before = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,6 +1,7 @@
 """sidestep repair: what killed saves and copies left in a folder."""
 
 import json
+import os
 import struct
 import unittest
 
@@ -28,6 +29,11 @@ class Repair(harness.CommandTest):
         self.assertEqual(json.loads((self.dir / index).read_text()), {"metadata": {"a": "b"}, "weight_map": {"t": name}})
         self.assertIn("nothing is to be done", self.succeed("repair", ".", machine=None).out)
         self.assertEqual(self.json_of("repair", ".", machine=None), {"done": []})
+
+    def test_a_name_that_is_no_text(self):
+        self.write(os.fsdecode(b".\xff.bin.sidestep-0"), b"left")
+        self.assertEqual(self.json_of("repair", ".", machine=None), {"done": ["removed .\ufffd.bin.sidestep-0, which was never finished"]})
+        self.assertEqual(self.names(), [])
 
     def test_what_is_refused(self):
         self.write("file", b"x")

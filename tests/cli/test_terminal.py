@@ -206,6 +206,10 @@ class Stopped(harness.CommandTest):
         harness.write_long(self.dir / "a", GIB)
         self.target = self.write("b", b"old target")
 
+    def at_start(self, hangup):
+        """What a command that this test starts does with SIGHUP."""
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, hangup))
+
     def start(self, *arguments):
         # In pieces so small that no test waits for its end.
         terminal = Terminal(self, "copy", "file:a", *arguments, "--chunk", "4KiB")
@@ -213,7 +217,8 @@ class Stopped(harness.CommandTest):
         return terminal
 
     def test_interrupt(self):
-        for number in [signal.SIGINT, signal.SIGTERM]:
+        self.at_start(signal.SIG_DFL)
+        for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
             terminal = self.start("file:b")
             terminal.process.send_signal(number)
             code, out = terminal.end()
@@ -222,6 +227,14 @@ class Stopped(harness.CommandTest):
             self.assertIn(b"sidestep: ", terminal.seen)
             self.assertEqual(self.target.read_bytes(), b"old target")
             self.assertEqual(self.names(), ["a", "b"])
+
+    def test_a_terminal_is_lost_under_nohup(self):
+        self.at_start(signal.SIG_IGN)
+        terminal = Terminal(self, "copy", "file:a", "file:b", "--chunk", "64KiB")
+        self.assertTrue(terminal.read_until(b"GB/s"), terminal.seen)
+        terminal.process.send_signal(signal.SIGHUP)
+        self.assertEqual(terminal.end()[0], DONE)
+        self.assertEqual(self.target.stat().st_size, GIB)
 
     def test_interrupt_leaves_no_new_file(self):
         terminal = self.start("file:fresh")

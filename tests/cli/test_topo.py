@@ -337,7 +337,8 @@ class Record(harness.CommandTest):
 
     def test_only_this_machine_can_be_recorded(self):
         self.refused(harness.USAGE, "dgx-h100", "topo", "--record", "there")
-        self.refused(harness.USAGE, "--record", "topo", "--record", "there", "--format", "svg", machine="live")
+        for other in ("--format svg", "--output a.svg", "--theme dark", "--node 3"):
+            self.refused(harness.USAGE, "--record", "topo", "--record", "there", *other.split(), machine="live")
         self.assertEqual(self.names(), [])
 
 

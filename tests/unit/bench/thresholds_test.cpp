@@ -65,13 +65,14 @@ TEST(Thresholds, SharesOfTheLimit) {
 }
 
 TEST(Thresholds, AShareOfNoLimitIsSaidAndNotJudged) {
-    const Report out = judged(R"({"case": "latency_*", "min_share": 0.5})", 0);
-    ASSERT_EQ(out.notes.size(), 1u);
+    const Report out = judged(R"({"case": "latency_*", "min_share": 0.5})", 1);
+    ASSERT_EQ(out.notes.size(), 2u);
+    EXPECT_EQ(out.cases[1].figures[0].verdict, Verdict::none);
     EXPECT_NE(out.notes[0].find("no limit is known"), std::string::npos);
 }
 
-TEST(Thresholds, TheWrongDirectionIsSaid) {
-    const Report out = judged(R"({"case": "latency_load", "min": 1}, {"case": "host_link", "max": 1})", 0);
+TEST(Thresholds, TheWrongDirectionFails) {
+    const Report out = judged(R"({"case": "latency_load", "min": 1}, {"case": "host_link", "max": 99})", 3);
     EXPECT_EQ(out.notes.size(), 3u);
 }
 
@@ -84,7 +85,7 @@ TEST(Thresholds, TheFirstLineThatFitsCounts) {
 }
 
 TEST(Thresholds, SizesAreToldApartAndUnusedLinesAreNamed) {
-    const Report out = judged(R"({"case": "host_link", "bytes": 4096, "min": 52})", 0);
+    const Report out = judged(R"({"case": "host_link", "bytes": 4096, "min": 52})", 1);
     ASSERT_EQ(out.notes.size(), 1u);
     EXPECT_NE(out.notes[0].find("thresholds[0]"), std::string::npos);
     judged(R"({"case": "host_link", "bytes": 1073741824, "min": 52})", 1);

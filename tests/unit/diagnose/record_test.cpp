@@ -37,10 +37,6 @@ private:
 TEST(RecordMasks, LeaveOutWhatNamesAMachine) {
     EXPECT_EQ(masked("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=UUID=1234-ab iommu=pt quiet\n", "myhost"),
               "iommu=pt \n");
-    const std::string environment = std::string("HOME=/home/me") + '\0' + "NCCL_DEBUG=INFO" + '\0' +
-                                    "KUBERNETES_SERVICE_HOST=10.1.2.3" + '\0';
-    EXPECT_EQ(masked("/proc/self/environ", environment, ""),
-              std::string("NCCL_DEBUG=INFO") + '\0' + "KUBERNETES_SERVICE_HOST=masked" + '\0');
     const std::string gids = "/sys/class/infiniband/mlx5_0/ports/1/gids/3";
     EXPECT_EQ(masked(gids, "0000:0000:0000:0000:0000:ffff:c0a8:0105\n", ""),
               "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
@@ -49,8 +45,6 @@ TEST(RecordMasks, LeaveOutWhatNamesAMachine) {
     EXPECT_EQ(masked(gids, "0000:0000:0000:0000:0000:0000:0000:0000\n", ""),
               "0000:0000:0000:0000:0000:0000:0000:0000\n")
         << "an unused entry stays one";
-    EXPECT_EQ(masked("/proc/self/mountinfo", "36 22 0:40 / /data rw - nfs4 filer7:/vol/data rw,vers=4\n", ""),
-              "36 22 0:40 / /data rw - nfs4 masked:/vol/data rw,vers=4\n");
     EXPECT_EQ(masked("/proc/driver/nvidia/gpus/0/information", "Model: H200\nGPU UUID: GPU-12\n", ""),
               "Model: H200\n");
     EXPECT_EQ(masked("/proc/version", "Linux version 6.1 (me@build.example) (gcc 12) #1", ""),
@@ -66,6 +60,50 @@ TEST(RecordMasks, LeaveOutWhatNamesAMachine) {
         "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0001000A\t0003\neth0\t0002000A\t00000000\t1\n"
         "eth1\t0002000A\t0001000A\t1\n");
     EXPECT_EQ(masked("/etc/any", "this is myhost speaking", "myhost"), "this is host speaking");
+}
+
+TEST(RecordMasks, KeepOfTheEnvironmentWhatChecksRead) {
+    const char* const given[] = {"HOME=/home/me",
+                                 "NCCL_P2P_LEVEL=NVL",
+                                 "NCCL_P2P_LEVEL_OF=me",
+                                 "NCCL_DEBUG",
+                                 "NCCL_COMM_ID=10.11.12.14:99",
+                                 "CUFILE_ENV_PATH_JSON=/etc/a.json",
+                                 "SIDESTEP_NODES=node7=10.11.12.13:47900",
+                                 "SIDESTEP_KEY_FILE=/keys/secret.key",
+                                 "TORCH_TOKEN=abc",
+                                 "UCX_TLS=rc,cuda",
+                                 "KUBERNETES_SERVICE_HOST=10.1.2.3"};
+    const char* const kept[] = {"NCCL_P2P_LEVEL=NVL",
+                                "NCCL_P2P_LEVEL_OF=masked",
+                                "NCCL_DEBUG=masked",
+                                "NCCL_COMM_ID=masked",
+                                "CUFILE_ENV_PATH_JSON=/etc/a.json",
+                                "SIDESTEP_NODES=masked",
+                                "SIDESTEP_KEY_FILE=masked",
+                                "TORCH_TOKEN=masked",
+                                "UCX_TLS=rc,cuda",
+                                "KUBERNETES_SERVICE_HOST=masked"};
+    const auto together = [](const auto& entries) {
+        std::string text;
+        for (const char* entry : entries) text += std::string(entry) + '\0';
+        return text;
+    };
+    EXPECT_EQ(masked("/proc/self/environ", together(given), ""), together(kept));
+}
+
+TEST(RecordMasks, KeepOfMountsWhatChecksRead) {
+    const std::pair<const char*, const char*> mounts[] = {
+        {"36 22 0:40 / /data rw - nfs4 filer7:/vol/data rw,vers=4,clientaddr=10.1.2.3,addr=10.1.2.4",
+         "36 22 0:40 / /data rw - nfs4 masked:/vol/data rw"},
+        {"37 22 0:41 / /docs ro shared:3 - cifs //filer8/share ro,username=me,domain=OURS,size=1",
+         "37 22 0:41 / /docs ro shared:3 - cifs //masked/share ro,size=1"},
+        {"38 22 0:42 / /dev/shm rw - tmpfs shm rw,size=65536k,inode64",
+         "38 22 0:42 / /dev/shm rw - tmpfs shm rw,size=65536k"},
+        {"39 1 259:2 / / rw,relatime - ext4 /dev/nvme0n1p2 rw,data=ordered",
+         "39 1 259:2 / / rw,relatime - ext4 /dev/nvme0n1p2 rw,data=ordered"}};
+    for (const auto& [given, kept] : mounts)
+        EXPECT_EQ(masked("/proc/self/mountinfo", given + std::string("\n"), ""), kept + std::string("\n"));
 }
 
 TEST(RecordMasks, ZeroTheSerialNumberOfAPciDevice) {
