@@ -48,7 +48,7 @@ std::optional<std::string> Served::answer(const Envelope& question, std::size_t 
     if (!is_new(question, answer)) return answer;
     auto done = act(question, sockets);
     node_->counters->answered(question.word, done, std::chrono::steady_clock::now() - came);
-    if (question.word == Word::detach) return std::nullopt;
+    if (question.number == 0) return std::nullopt;
     answer = to_message(Envelope{Word::answer, question.number, to_answer(done)});
     keep_answer(question, *answer);
     return answer;

@@ -102,7 +102,7 @@ public:
         session_->outlive_links({});
     }
 
-    // What the client's question, which came at that time, is answered with; none is answered for one that asks for nothing,
+    // What the client's question, which came at that time, is answered with; none is answered for one that has no number,
     // or that is being answered already: what is asked again, since a connection was lost, is not done again. May block.
     std::optional<std::string> answer(const Envelope& question, std::size_t sockets,
                                       std::chrono::steady_clock::time_point came);

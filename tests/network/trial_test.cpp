@@ -281,5 +281,40 @@ TEST_F(Strangers, AreBoundedWhateverTheyBeginToSay) {
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+// One client of a node, without what brings its questions.
+class OneClient : public Trial {
+protected:
+    void SetUp() override {
+        Trial::SetUp();
+        if (IsSkipped()) return;
+        tls = driver::Tls::load().value();
+        node.reset(new Node{{two.topology, two.registry, two.engine, two.shared},
+                            Allowances::parse("").value(),
+                            "n",
+                            tls,
+                            {},
+                            std::make_shared<Pieces>(two.engine.machine().lookout)});
+        served = std::make_shared<Served>(node, 1, two.key, "somewhere");
+    }
+    Two two{Lies::never, Lies::never, true};
+    std::shared_ptr<const driver::Tls> tls;
+    std::shared_ptr<Node> node;
+    std::shared_ptr<Served> served;
+};
+
+TEST_F(OneClient, HasSoManyAnswersKeptWhateverItAsks) {
+    constexpr std::uint64_t many = 1000;
+    const auto ask = [&](std::uint64_t number) {
+        return served->answer({Word::detach, number, to_body(std::uint64_t{7})}, 0, test::Clock::now());
+    };
+    const auto done = [&] { return node->counters->answers(static_cast<std::size_t>(Word::detach), 0); };
+    for (std::uint64_t number = 1; number <= many; ++number) EXPECT_TRUE(ask(number)) << number;
+    EXPECT_TRUE(ask(many)) << "it is kept";
+    EXPECT_EQ(done(), many);
+    EXPECT_TRUE(ask(1));
+    EXPECT_EQ(done(), many + 1) << "it was forgotten";
+    EXPECT_FALSE(ask(0)) << "nobody waits for one";
+}
+
 }  // namespace
 }  // namespace sidestep::wire
