@@ -1,5 +1,5 @@
 // What two machines say over their control connection. Each message is a word, the number of the question it belongs to,
-// and fields; a message without any byte says only that its sender lives.
+// or 0 where nobody waits for an answer, and fields; a message without any byte says only that its sender lives.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ enum class Word : std::uint8_t {
     attach,
     commit,
     report,  // on a region's storage, answered by a Report
-    detach,  // has no answer
-    leave,   // from either end, without an answer: it ends on purpose, and does not come again
+    detach,
+    leave,  // from either end, without an answer: it ends on purpose, and does not come again
     // Between two nodes, by tokens (wire/lent.hpp).
     lend,  // a region, or 0; is answered a token
     take,  // what was lent under a token, as a region of whoever asks; answered as attach

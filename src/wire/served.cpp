@@ -48,7 +48,7 @@ std::optional<std::string> Served::answer(const Envelope& question, std::size_t 
     if (!is_new(question, answer)) return answer;
     auto done = act(question, sockets);
     node_->counters->answered(question.word, done, std::chrono::steady_clock::now() - came);
-    if (question.word == Word::detach) return std::nullopt;
+    if (question.number == 0) return std::nullopt;
     answer = to_message(Envelope{Word::answer, question.number, to_answer(done)});
     keep_answer(question, *answer);
     return answer;
@@ -95,20 +95,23 @@ void Served::send(std::string_view message) const {
 std::function<void()> Served::come_again(std::shared_ptr<Channel> channel,
                                          std::shared_ptr<backend::Link> link, const Envelope& greeting,
                                          std::size_t sockets) {
+    const auto self = shared_from_this();
+    const std::uint64_t turn = ++newest_;
     ++coming_again_;
-    return
-        [self = shared_from_this(), channel = std::move(channel), link = std::move(link), greeting, sockets] {
-            const auto done = self->replace_link(link);
-            if (done) self->talk_over(channel);
-            const auto answer = done ? self->act(greeting, sockets) : Result<std::string>(done.error());
-            channel->send(to_message(Envelope{Word::answer, greeting.number, to_answer(answer)}));
-            --self->coming_again_;
-        };
+    // Goes with the task, whether that is carried out or not.
+    const std::shared_ptr<void> through(nullptr, [self](void*) { --self->coming_again_; });
+    return [self, through, channel = std::move(channel), link = std::move(link), greeting, sockets, turn] {
+        std::lock_guard lock(self->replacing_);
+        if (turn != self->newest_.load()) return;  // its channel was closed for another
+        const auto done = self->replace_link(link);
+        if (done) self->talk_over(channel);
+        const auto answer = done ? self->act(greeting, sockets) : Result<std::string>(done.error());
+        channel->send(to_message(Envelope{Word::answer, greeting.number, to_answer(answer)}));
+    };
 }
 
 // Nothing of the old link may come after what comes over the new one.
 Result<void> Served::replace_link(std::shared_ptr<backend::Link> link) {
-    std::lock_guard lock(replacing_);
     session_->link()->end(Error{ErrorCode::io_error, "its client connects anew", "node", {}});
     if (!session_->settle(std::chrono::steady_clock::now() + settle_limit))
         return Error{ErrorCode::timed_out, "what came before is still on its way", "node", {}};

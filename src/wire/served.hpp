@@ -102,7 +102,7 @@ public:
         session_->outlive_links({});
     }
 
-    // What the client's question, which came at that time, is answered with; none is answered for one that asks for nothing,
+    // What the client's question, which came at that time, is answered with; none is answered for one that has no number,
     // or that is being answered already: what is asked again, since a connection was lost, is not done again. May block.
     std::optional<std::string> answer(const Envelope& question, std::size_t sockets,
                                       std::chrono::steady_clock::time_point came);
@@ -111,7 +111,7 @@ public:
     void talk_over(std::shared_ptr<Channel> channel);
     void send(std::string_view message) const;
     // The client has come again, over another channel, and goes on over a new link: what is to be done for that, and may
-    // block. It answers the greeting.
+    // block. It answers the greeting. Does nothing where this was called again before it was done: that channel is used.
     std::function<void()> come_again(std::shared_ptr<Channel> channel, std::shared_ptr<backend::Link> link,
                                      const Envelope& greeting, std::size_t sockets);
     // It is not through with that.
@@ -188,7 +188,8 @@ private:
 
     std::atomic<bool> encrypted_{false};
     std::atomic<int> coming_again_{0};
-    std::mutex telling_mutex_;  // guards the next; before mutex_
+    std::atomic<std::uint64_t> newest_{0};  // of those greetings, which may be carried out in another order
+    std::mutex telling_mutex_;              // guards the next; before mutex_
     Telling telling_;
     std::mutex replacing_;      // held while the link is replaced
     mutable std::mutex mutex_;  // guards what follows

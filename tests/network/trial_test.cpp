@@ -4,8 +4,10 @@
 
 #include <sys/resource.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,7 +16,7 @@
 #include <gtest/gtest.h>
 #include "backends/host/host_backend.hpp"
 #include "backends/tcp/tcp_engine.hpp"
-#include "tests/network/loopback.hpp"
+#include "tests/network/link_rig.hpp"
 #include "wire/peers.hpp"
 #include "wire/server.hpp"
 
@@ -279,6 +281,81 @@ TEST_F(Strangers, AreBoundedWhateverTheyBeginToSay) {
     EXPECT_TRUE(test::comes([&] { return two.server->metrics().find(none) == std::string::npos; }));
     EXPECT_TRUE(two.peer());
     EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+// One client of a node, without what brings its questions.
+class OneClient : public Trial {
+protected:
+    void SetUp() override {
+        Trial::SetUp();
+        if (IsSkipped()) return;
+        tls = driver::Tls::load().value();
+        node.reset(new Node{{two.topology, two.registry, two.engine, two.shared},
+                            Allowances::parse("").value(),
+                            "n",
+                            tls,
+                            {},
+                            std::make_shared<Pieces>(two.engine.machine().lookout)});
+        served = std::make_shared<Served>(node, 1, two.key, "somewhere");
+    }
+    Two two{Lies::never, Lies::never, true};
+    std::shared_ptr<const driver::Tls> tls;
+    std::shared_ptr<Node> node;
+    std::shared_ptr<Served> served;
+};
+
+TEST_F(OneClient, HasSoManyAnswersKeptWhateverItAsks) {
+    constexpr std::uint64_t many = 1000;
+    const auto ask = [&](std::uint64_t number) {
+        return served->answer({Word::detach, number, to_body(std::uint64_t{7})}, 0, test::Clock::now());
+    };
+    const auto done = [&] { return node->counters->answers(static_cast<std::size_t>(Word::detach), 0); };
+    for (std::uint64_t number = 1; number <= many; ++number) EXPECT_TRUE(ask(number)) << number;
+    EXPECT_TRUE(ask(many)) << "it is kept";
+    EXPECT_EQ(done(), many);
+    EXPECT_TRUE(ask(1));
+    EXPECT_EQ(done(), many + 1) << "it was forgotten";
+    EXPECT_FALSE(ask(0)) << "nobody waits for one";
+}
+
+// In whatever order they are carried out, or not at all.
+TEST_F(OneClient, GoesOnByItsNewestGreeting) {
+    backends::tcp::Engine sockets{1};
+    Session& session = served->session();
+    session.use(sockets.link(served->shared_session()));
+    std::array<std::atomic<int>, 3> heard{};
+    const auto loop = driver::EventLoop::create("greetings").value();
+    const auto end = [&](driver::TcpSocket socket, driver::Tls::Role role, std::atomic<int>* count) {
+        Channel::Handlers handlers{[count](const std::string&) { count ? void(++*count) : void(); }, {}};
+        return Channel::start(*loop, std::move(socket), tls->session(role, two.key).value(), "the other end",
+                              std::move(handlers))
+            .value();
+    };
+    std::vector<std::shared_ptr<Channel>> channels;
+    std::vector<std::shared_ptr<backend::Link>> links;
+    std::vector<std::function<void()>> greetings;
+    for (std::uint64_t i = 0; i < heard.size(); ++i) {
+        test::Ends ends = test::connected();
+        channels.push_back(end(std::move(ends.one), driver::Tls::Role::server, nullptr));
+        channels.push_back(end(std::move(ends.other), driver::Tls::Role::client, &heard[i]));
+        links.push_back(sockets.link(served->shared_session()));
+        greetings.push_back(
+            served->come_again(channels[2 * i], links[i], {Word::hello, i + 1, to_body(Hello{})}, 1));
+        EXPECT_TRUE(served->comes_again());
+        if (i == 0) channels[0]->close(test::some_error());
+        if (i == 1) {
+            greetings[1]();
+            greetings[0]();
+            EXPECT_EQ(session.link(), links[1]);
+            served->send(to_message({Word::answer, 9, {}}));
+            EXPECT_TRUE(test::comes([&] { return heard[1] == 2; })) << "of the greeting, and this one";
+        }
+    }
+    greetings.clear();
+    EXPECT_FALSE(served->comes_again());
+    for (const auto& channel : channels) channel->close(test::some_error());
+    served->session().give_up(test::some_error());
+    session.link()->end(test::some_error());
 }
 
 }  // namespace
