@@ -20,6 +20,7 @@
 #include "backends/builtin.hpp"
 #include "driver/fd.hpp"
 #include "driver/file_threads.hpp"
+#include "driver/open_folders.hpp"
 #include "driver/uring.hpp"
 #include "tests/hung_reads.hpp"
 #include "transfer/engine.hpp"
@@ -288,6 +289,25 @@ TEST_F(HungRead, WhatNobodyHasBegunIsTakenBack) {
     ASSERT_EQ(::write(writes.get(), "x", 1), 1);
     EXPECT_TRUE(comes_to_an_end(**ring));
     EXPECT_EQ(back[0], 'x');
+}
+
+// One folder is asked for while another does not answer.
+TEST_F(HungRead, FoldersAreOpenedBesideOneThatHangs) {
+    const std::string other = folder_ + "/other";
+    std::filesystem::create_directory(other);
+    driver::OpenFolders folders;
+    const auto held = folders.open(folder_);
+    ASSERT_TRUE(held);
+    test::HungReads hung(folder_);
+    std::thread asks([&] {
+        const auto same = folders.open(folder_);
+        EXPECT_TRUE(same && *same == *held);
+    });
+    while (hung.hanging() == 0) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(folders.open(other));
+    EXPECT_EQ(hung.hanging(), 1) << "it was waited for";
+    hung.release();
+    asks.join();
 }
 
 // A checkpoint of one tensor, and its manifest.
