@@ -1,5 +1,6 @@
 #include "tests/hung_reads.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -7,10 +8,12 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 
 #ifdef __SANITIZE_THREAD__
-// Threads whose calls hung belong to what is kept for ever, so nobody joins them.
+// Threads whose calls hung belong to what is kept for ever, so nobody joins
+// them.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
     return "report_thread_leaks=0";
 }
@@ -22,6 +25,7 @@ namespace sidestep::test {
 constexpr std::chrono::seconds longest{30};
 
 struct HungReads::State {
+    std::string path;
     struct stat file {};
     std::mutex mutex;  // guards what follows
     std::condition_variable changed;
@@ -43,6 +47,28 @@ std::shared_ptr<HungReads::State> state_of(int fd) {
     return same ? current : nullptr;
 }
 
+std::shared_ptr<HungReads::State> state_of_folder(const char* path) {
+    const std::lock_guard lock(mutex);
+    return current && S_ISDIR(current->file.st_mode) && current->path == path ? current : nullptr;
+}
+
+// Until it is released.
+long hang(HungReads::State& state, const std::function<long()>& call) {
+    std::unique_lock lock(state.mutex);
+    ++state.hanging;
+    state.changed.notify_all();
+    state.changed.wait_for(lock, longest, [&] { return state.released; });
+    const long result = call();
+    state.results.push_back(result);
+    --state.hanging;
+    state.changed.notify_all();
+    return result;
+}
+
+long stat_now(const char* path, struct stat* found) {
+    return ::syscall(SYS_newfstatat, AT_FDCWD, path, found, 0) < 0 ? -errno : 0;
+}
+
 long read_now(int fd, void* to, std::size_t bytes, off_t offset) {
     const long moved = ::syscall(SYS_pread64, fd, to, bytes, offset);
     return moved < 0 ? -errno : moved;
@@ -51,6 +77,7 @@ long read_now(int fd, void* to, std::size_t bytes, off_t offset) {
 }  // namespace
 
 HungReads::HungReads(const std::string& path) : state_(std::make_shared<State>()) {
+    state_->path = path;
     ::stat(path.c_str(), &state_->file);
     const std::lock_guard lock(mutex);
     current = state_;
@@ -81,20 +108,19 @@ std::vector<long> HungReads::release() {
 extern "C" ssize_t pread(int fd, void* to, std::size_t bytes, off_t offset) {
     using namespace sidestep::test;
     const auto state = state_of(fd);
-    long moved = 0;
-    if (!state) {
-        moved = read_now(fd, to, bytes, offset);
-    } else {
-        std::unique_lock lock(state->mutex);
-        ++state->hanging;
-        state->changed.notify_all();
-        state->changed.wait_for(lock, longest, [&] { return state->released; });
-        moved = read_now(fd, to, bytes, offset);
-        state->results.push_back(moved);
-        --state->hanging;
-        state->changed.notify_all();
-    }
+    const auto read = [&] { return read_now(fd, to, bytes, offset); };
+    const long moved = state ? hang(*state, read) : read();
     if (moved >= 0) return moved;
     errno = static_cast<int>(-moved);
+    return -1;
+}
+
+extern "C" int stat(const char* path, struct stat* found) {
+    using namespace sidestep::test;
+    const auto state = state_of_folder(path);
+    const auto look = [&] { return stat_now(path, found); };
+    const long looked = state ? hang(*state, look) : look();
+    if (looked == 0) return 0;
+    errno = static_cast<int>(-looked);
     return -1;
 }

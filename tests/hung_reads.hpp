@@ -7,7 +7,8 @@
 
 namespace sidestep::test {
 
-// As long as it lives, pread() of one file does not come back before release(), and moves its bytes only then. In
+// As long as it lives, pread() of one file does not come back before release(),
+// and moves its bytes only then; of a folder stat() by that path does not. In
 // programs that are linked with hung_reads.cpp. One at a time.
 class HungReads {
 public:

@@ -28,6 +28,12 @@ constexpr Bytes background_from = 64_KiB + 1;
 // (docs/lab-book.md, "What constants stand on").
 constexpr Bytes min_kept = 1_MiB;
 
+// A file that has answered nothing for so long hangs, until it does. One that is only slow loses nothing by that.
+constexpr auto hangs_after = std::chrono::seconds(1);
+
+// So many that hang are made up for: each may keep a thread, or two.
+constexpr unsigned max_hanging = 128;
+
 Error end_of_file(const FileRegistration& file, const Slice& at) {
     return driver::ended_early(file.fd(false), file.path(), at.offset + at.before, at.asked(),
                                file.buffer().place().to_string());
@@ -177,7 +183,37 @@ bool FileJobs::tell() {
     return left;
 }
 
+bool FileJobs::overdue() const {
+    const Clock::rep at = find_hung_at_.load(std::memory_order_relaxed);
+    return at != never && Clock::now().time_since_epoch().count() >= at;
+}
+
+// What hangs does not count, so that other files go on as if it were not there. The file itself gets no further requests.
+void FileJobs::find_hung(Clock::time_point now) {
+    hanging_ = 0;
+    for (Way& way : ways_) way.hanging = 0;
+    for (const auto& job : jobs_) job->file->hangs_ = false;
+    unsigned copied = 0;
+    for (const auto& job : jobs_)
+        for (Request& request : job->requests) {
+            if (!request.with_engine || hanging_ == max_hanging) continue;
+            if (now - std::max(request.begun, job->file->last_ended_) < hangs_after) continue;
+            job->file->hangs_ = true;
+            ++hanging_;
+            ++way_of(request).hanging;
+            copied += request.copied;
+        }
+    engine_->make_up_for(hanging_ - copied);
+    if (copier_) copier_->make_up_for(copied);
+}
+
 void FileJobs::pump() {
+    if (overdue()) {
+        const auto now = Clock::now();
+        find_hung(now);
+        const bool more = with_engine_ > 0;
+        find_hung_at_.store(more ? (now + hangs_after).time_since_epoch().count() : never);
+    }
     submit_ready();
     ended_.clear();
     engine_->reap(ended_);
@@ -191,8 +227,19 @@ void FileJobs::pump() {
 }
 
 bool FileJobs::may_submit(const Way& way) const {
-    if (way.ready.empty() || with_engine_ >= engine_->depth()) return false;
-    return !way.depth || way.outstanding < way.depth->depth();
+    if (way.ready.empty() || with_engine_ - hanging_ >= engine_->depth()) return false;
+    return !way.depth || way.outstanding - way.hanging < way.depth->depth();
+}
+
+// Null: there is none but of files that hang.
+FileJobs::Request* FileJobs::take(Way& way) {
+    auto at = way.ready.begin();
+    if (hanging_ > 0)
+        at = std::ranges::find_if(way.ready, [](Request* each) { return !each->job->file->hangs_; });
+    if (at == way.ready.end()) return nullptr;
+    Request* const request = *at;
+    way.ready.erase(at);
+    return request;
 }
 
 void FileJobs::submit_ready() {
@@ -202,15 +249,17 @@ void FileJobs::submit_ready() {
     for (std::size_t i = 0; i < ways_.size(); ++i) {
         Way& way = ways_[(turn_ + i) % ways_.size()];
         while (may_submit(way)) {
+            Request* const request = take(way);
+            if (request == nullptr) break;
             if (!any) now = Clock::now();
             any = true;
-            Request& request = *way.ready.front();
-            way.ready.pop_front();
             if (way.outstanding++ == 0 && way.depth) way.depth->woken(now);
-            submit(request);
+            submit(*request, now);
         }
     }
     if (!any) return;
+    if (find_hung_at_.load(std::memory_order_relaxed) == never)
+        find_hung_at_.store((now + hangs_after).time_since_epoch().count());
     turn_ = (turn_ + 1) % ways_.size();
     engine_->flush();
     if (copier_) copier_->flush();
@@ -232,7 +281,7 @@ void FileJobs::replace_broken() {
     engine_->set_callback([this] { tell(); });
 }
 
-void FileJobs::submit(Request& request) {
+void FileJobs::submit(Request& request, Clock::time_point now) {
     Job& job = *request.job;
     const bool wished = copier_ && may_be_copied(request);
     request.copied = wished && copier_works_;
@@ -257,6 +306,7 @@ void FileJobs::submit(Request& request) {
     ++with_engine_;
     ++job.with_engine;
     request.with_engine = true;
+    request.begun = now;
 }
 
 void FileJobs::ended(Request& request, std::int64_t result, Clock::time_point now) {
@@ -271,6 +321,8 @@ void FileJobs::ended(Request& request, std::int64_t result, Clock::time_point no
     Job& job = *request.job;
     --job.with_engine;
     request.with_engine = false;
+    job.file->last_ended_ = now;
+    if (job.file->hangs_) find_hung(now);
     finish(request, result);
     if (!job.ended() || job.flight == nullptr) return;  // start() tells of one that it has yet to hand out
     over_.emplace_back(std::exchange(job.flight, nullptr),

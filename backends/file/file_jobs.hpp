@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -60,7 +61,7 @@ public:
     Result<backend::Progress> start(FileRegistration& file, MemoryRegistration& memory, bool write,
                                     const std::vector<Slice>& slices, backend::Flight& flight);
     // As backend::Backend::look().
-    bool look() { return to_look_for_.load(std::memory_order_relaxed) > 0 && tell(); }
+    bool look() { return (to_look_for_.load(std::memory_order_relaxed) > 0 || overdue()) && tell(); }
 
     // driver::FileIoEngine::end() of both engines: where it answers false, this object is kept.
     bool end();
@@ -76,6 +77,7 @@ private:
         int idle_tries = 0;   // in a row that moved nothing
         bool copied = false;  // by the copier
         bool with_engine = false;
+        Clock::time_point begun;
     };
     struct Job final : backend::Withdrawable {
         explicit Job(FileJobs& all) : jobs(all) {}
@@ -102,19 +104,23 @@ private:
     struct Way {
         std::deque<Request*> ready;  // to be submitted, first come first served
         unsigned outstanding = 0;
+        unsigned hanging = 0;                  // of those
         std::optional<DepthController> depth;  // nothing: what the engine takes
     };
 
     bool withdraw(Job& job);
-    bool tell();  // what has ended, by threads of engines too
+    bool overdue() const;  // it is time to find what hangs
+    bool tell();           // what has ended, by threads of engines too
     // All with the mutex held.
     void pump();
     void submit_ready();
-    void submit(Request& request);
+    void submit(Request& request, Clock::time_point now);
     void replace_broken();
     // The engine's number for the memory; below 0: it is not kept.
     int kept(const MemoryRegistration& memory) const;
     bool may_submit(const Way& way) const;
+    Request* take(Way& way);
+    void find_hung(Clock::time_point now);
     Way& way_of(const Request& request);
     bool may_be_copied(const Request& request) const;
     void keep(MemoryRegistration& memory, const std::vector<Request>& requests);
@@ -133,8 +139,11 @@ private:
     std::size_t turn_ = 0;  // the way whose requests are submitted first
     std::vector<driver::FileCompletion> ended_;
     unsigned with_engine_ = 0;
+    unsigned hanging_ = 0;                     // of those
     unsigned untold_ = 0;                      // of those, that only reap() tells of
     std::atomic<std::size_t> to_look_for_{0};  // untold_, and what over_ has: read without the mutex
+    static constexpr Clock::rep never = std::numeric_limits<Clock::rep>::max();
+    std::atomic<Clock::rep> find_hung_at_{never};  // read without the mutex
     const std::function<Engine()> remake_;
     std::optional<Error> refusal_;  // why there is no other engine in the place of one that is broken
     unsigned engine_number_ = 1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <optional>
 
@@ -12,6 +13,8 @@
 #include "driver/target_map.hpp"
 
 namespace sidestep::backends::file {
+
+class FileJobs;
 
 // An open file. One opened for writing can be read as well.
 class FileRegistration final : public backend::Registration {
@@ -92,6 +95,7 @@ public:
     StorageBytes storage_bytes() const override { return {0, around_cache_, through_cache_, missed_}; }
 
 private:
+    friend class FileJobs;
     FileRegistration(const Buffer& buffer, const backend::AttachOptions& options, driver::CacheProbe probe)
         : Registration(buffer), options_(options), probe_(probe) {}
     Result<void> make_room(bool maps);
@@ -117,6 +121,10 @@ private:
     bool was_warm_ = false;
     std::once_flag looked_;  // guards the next
     double missing_share_ = 0;
+
+    // Guarded by the mutex of FileJobs: when a request ended last, and whether others hang.
+    std::chrono::steady_clock::time_point last_ended_{};
+    bool hangs_ = false;
 
     std::atomic<Bytes> around_cache_{0};
     std::atomic<Bytes> through_cache_{0};

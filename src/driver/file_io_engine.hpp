@@ -56,6 +56,8 @@ public:
     virtual void flush() = 0;
     // A request that nobody has begun ends with -ECANCELED; of one that many share what is left is left out. Others go on.
     virtual void withdraw(std::uint64_t) {}
+    // So many of its requests hang: it carries out as many others beside them as if they were not there.
+    virtual void make_up_for(unsigned) {}
     // Memory that many requests will use, made ready once instead of for each of them. Below 0 where that
     // cannot be had: the requests go without. The memory stays valid until drop_memory(), which is called
     // when no request uses it any more.

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -24,6 +25,9 @@ namespace {
 // before it sleeps.
 constexpr std::size_t working_for_one_in_line = 4;
 constexpr auto looks_out_for = std::chrono::microseconds(300);
+
+// A part that takes so long hangs, if any does.
+constexpr auto hangs_after = std::chrono::milliseconds(500);
 
 // Bytes moved, or -errno.
 std::int64_t carry_out(const FileRequest& request) {
@@ -99,6 +103,7 @@ public:
     void submit(const FileRequest& request) override;
     void flush() override {}
     void withdraw(std::uint64_t tag) override;
+    void make_up_for(unsigned hanging) override;
     void reap(std::vector<FileCompletion>& ended) override;
     bool calls_back() const override { return true; }
     void set_callback(std::function<void()> call) override { callback_ = std::move(call); }
@@ -129,12 +134,14 @@ private:
     std::chrono::steady_clock::time_point last_begun_;
     std::deque<std::shared_ptr<Order>> waiting_;  // that have parts in line
     std::vector<FileCompletion> ended_;
+    std::deque<std::optional<std::chrono::steady_clock::time_point>> begun_;  // of each thread: its part
     unsigned busy_ = 0;
     unsigned asleep_ = 0;
     unsigned woken_ = 0;      // of those asleep: told to wake, and not up yet
     std::size_t coming_ = 0;  // threads that will look for a part: just started, or calling
     unsigned calling_ = 0;    // threads at the callback
     bool stopping_ = false;
+    std::atomic<unsigned> hanging_{0};      // threads at parts that hang; set by the user of the engine
     std::atomic<unsigned> looking_out_{0};  // threads that take a part without being woken
     std::atomic<std::size_t> in_line_{0};   // parts of waiting_; read without the lock by those that look out
     std::atomic<bool> any_ended_{false};    // something may be in ended_
@@ -175,7 +182,8 @@ bool ThreadEngine::start_thread() {
 
 // False where there is none at all.
 bool ThreadEngine::start_threads(std::size_t wanted) {
-    while (threads_.size() < std::min<std::size_t>(wanted, max_threads_) && start_thread()) {
+    const std::size_t most = max_threads_ + hanging_.load();
+    while (threads_.size() < std::min(wanted, most) && start_thread()) {
     }
     return !threads_.empty();
 }
@@ -186,8 +194,8 @@ bool ThreadEngine::start_threads(std::size_t wanted) {
 bool ThreadEngine::left_to_others() const {
     const std::size_t line = in_line_.load(std::memory_order_relaxed);
     const std::size_t coming = coming_ + looking_out_ + woken_;
-    return when_ == Wake::when_behind &&
-           (line - std::min(line, coming)) * working_for_one_in_line <= busy_ + coming;
+    return when_ == Wake::when_behind && (line - std::min(line, coming)) * working_for_one_in_line <=
+                                             busy_ - std::min(busy_, hanging_.load()) + coming;
 }
 
 // With the lock. False where nobody sleeps who is not about to wake; else the caller notifies.
@@ -252,6 +260,21 @@ void ThreadEngine::withdraw(std::uint64_t tag) {
     waiting_.erase(found);
 }
 
+// What is in line may have been left to threads that hang.
+void ThreadEngine::make_up_for(unsigned hanging) {
+    std::size_t wanted = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto since = std::chrono::steady_clock::now() - hangs_after;
+        const auto hangs = [since](const auto& begun) { return begun && *begun <= since; };
+        hanging_ = hanging == 0 ? 0 : static_cast<unsigned>(std::ranges::count_if(begun_, hangs));
+        if (hanging_ == 0 || waiting_.empty() || stopping_) return;
+        wanted = threads_.size() + in_line_.load(std::memory_order_relaxed);
+    }
+    wake_.notify_all();
+    start_threads(wanted);
+}
+
 // A driver asks some hundred thousand times a second. If it took the lock each time, the threads would find
 // it taken, sleep, and wake up late.
 void ThreadEngine::reap(std::vector<FileCompletion>& ended) {
@@ -300,17 +323,20 @@ FileRequest ThreadEngine::take_part(Order& order) {
 void ThreadEngine::work() {
     std::unique_lock lock(mutex_);
     --coming_;
+    auto& begun = begun_.emplace_back();
     for (bool first = true;; first = false) {
         if (when_ == Wake::when_behind && !first && waiting_.empty() && !stopping_) look_out(lock);
         sleep(lock);
         if (waiting_.empty()) return;  // stopping, and all done
         const std::shared_ptr<Order> order = waiting_.front();
         const FileRequest part = take_part(*order);
+        begun = last_begun_;
         const bool more = part_ > 0 && !waiting_.empty() && !left_to_others() && wake_one();
         lock.unlock();
         if (more) wake_.notify_one();
         const std::int64_t result = carry_out(part);
         lock.lock();
+        begun.reset();
         --busy_;
         if (stopping_) quiet_.notify_all();
         if (!order->end(part, result)) continue;

@@ -20,13 +20,22 @@ bool leads_to(const std::string& path, const Fd& fd) {
 }  // namespace
 
 Result<std::shared_ptr<const Fd>> OpenFolders::open(const std::string& folder) {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = open_.find(folder); found != open_.end())
-        if (auto held = found->second.lock(); held && leads_to(folder, *held)) return held;
+    std::shared_ptr<const Fd> held;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = open_.find(folder); found != open_.end()) held = found->second.lock();
+    }
+    // Without the lock: a server that does not answer would hold up whoever opens
+    // another folder.
+    if (held && leads_to(folder, *held)) return held;
     SIDESTEP_TRY(Fd fd, open_file(folder, O_PATH | O_DIRECTORY));
     auto made = std::make_shared<const Fd>(std::move(fd));
+    const std::lock_guard lock(mutex_);
     std::erase_if(open_, [](const auto& each) { return each.second.expired(); });
-    open_[folder] = made;
+    // Another thread may have opened it meanwhile.
+    std::weak_ptr<const Fd>& known = open_[folder];
+    if (auto other = known.lock(); other && other != held) return other;
+    known = made;
     return made;
 }
 

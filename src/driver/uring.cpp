@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -35,6 +36,7 @@ public:
     void submit(const FileRequest& request) override;
     void flush() override;
     void withdraw(std::uint64_t tag) override;
+    void make_up_for(unsigned hanging) override;
     int keep_memory(void* address, Bytes size) override;
     void drop_memory(int number) override;
     void reap(std::vector<FileCompletion>& ended) override;
@@ -45,6 +47,8 @@ private:
     bool open_table();
 
     const unsigned depth_;
+    unsigned threads_ = 0;
+    unsigned made_up_for_ = 0;
     bool open_ = false;
     io_uring ring_{};
     unsigned in_kernel_ = 0;
@@ -67,6 +71,7 @@ int UringEngine::open(unsigned threads) {
     if (!complete) return EOPNOTSUPP;
     // Files count as bounded work, block devices as unbounded. Kernels before 5.15 refuse, and use their
     // own limits.
+    threads_ = threads;
     unsigned limits[2] = {threads, threads};
     io_uring_register_iowq_max_workers(&ring_, limits);
     return 0;
@@ -143,6 +148,13 @@ void UringEngine::withdraw(std::uint64_t tag) {
     entry->user_data = of_withdrawal;
     waiting_.push_back(of_withdrawal);
     flush();
+}
+
+// Each may keep a thread of the kernel.
+void UringEngine::make_up_for(unsigned hanging) {
+    if (std::exchange(made_up_for_, hanging) == hanging) return;
+    unsigned limits[2] = {threads_ + hanging, threads_ + hanging};
+    io_uring_register_iowq_max_workers(&ring_, limits);
 }
 
 void UringEngine::reap(std::vector<FileCompletion>& ended) {

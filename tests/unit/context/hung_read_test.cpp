@@ -20,6 +20,7 @@
 #include "backends/builtin.hpp"
 #include "driver/fd.hpp"
 #include "driver/file_threads.hpp"
+#include "driver/open_folders.hpp"
 #include "driver/uring.hpp"
 #include "tests/hung_reads.hpp"
 #include "transfer/engine.hpp"
@@ -85,19 +86,21 @@ TEST_P(HungCopy, TheEndTakesASecondAndLeavesTheMemoryToTheRead) {
 
 // Copies on a machine where one file hangs: what it has in flight takes all the threads that read.
 struct Beside {
-    Beside(base::FileIo io, const std::string& folder, const std::string& hung_path)
+    Beside(base::FileIo io, const std::string& folder, const std::string& hung_path,
+           PageCache page_cache = PageCache::use)
         : other(folder + "/y"), hung(hung_path) {
         std::ofstream(other, std::ios::binary) << std::string(target.size(), 'y');
         auto environment = *base::Environment::read();
         environment.file_io = io;
         backends::add_builtin(registry, topology, environment);
-        options.page_cache = PageCache::use;
+        engine.emplace(topology, registry, 100ms);
+        options.page_cache = page_cache;
         hanging = copy(hung_path, stuck);
         while (hung.hanging() == 0) std::this_thread::sleep_for(1ms);
     }
     std::shared_ptr<transfer::Activity> copy(const std::string& path, std::string& to) {
-        return engine.submit(Buffer::file(path, 0, to.size()), Buffer::host(to.data(), to.size()), options,
-                             nullptr);
+        return engine->submit(Buffer::file(path, 0, to.size()), Buffer::host(to.data(), to.size()), options,
+                              nullptr);
     }
 
     // The hung file is that large.
@@ -106,7 +109,7 @@ struct Beside {
     std::string stuck = std::string(much, '\0'), target = std::string(8_MiB, '\0');
     const Topology topology = *Topology::open("dgx-h100");
     backend::Registry registry;
-    transfer::Engine engine{topology, registry, 100ms};
+    std::optional<transfer::Engine> engine;
     CopyOptions options;
     test::HungReads hung;
     std::shared_ptr<transfer::Activity> hanging;
@@ -117,7 +120,7 @@ TEST_P(HungCopy, ACopyThatWasCancelledIsNotBegunLater) {
     Beside beside(GetParam(), folder_, path_);
     const auto job = beside.copy(beside.other, beside.target);
     job->cancel();
-    beside.engine.wait(job, 0ns);
+    beside.engine->wait(job, 0ns);
     ASSERT_FALSE(job->result());
     EXPECT_EQ(job->result().error().code, ErrorCode::cancelled);
     EXPECT_EQ(job->result().error().message.find("still in flight"), std::string::npos)
@@ -125,13 +128,34 @@ TEST_P(HungCopy, ACopyThatWasCancelledIsNotBegunLater) {
     std::fill(beside.target.begin(), beside.target.end(), 'n');
 
     beside.hung.release();
-    beside.engine.wait(beside.hanging, 0ns);
+    beside.engine->wait(beside.hanging, 0ns);
     EXPECT_TRUE(beside.hanging->result()) << beside.hanging->result().error().to_string();
     std::string after(beside.target.size(), '\0');
     const auto next = beside.copy(beside.other, after);  // comes behind all that waits
-    beside.engine.wait(next, 0ns);
+    beside.engine->wait(next, 0ns);
     EXPECT_EQ(after.find_first_not_of('y'), std::string::npos);
     EXPECT_EQ(beside.target.find_first_not_of('n'), std::string::npos) << "it was read after its end";
+}
+
+// They stall otherwise.
+TEST_P(HungCopy, OtherFilesAreReadMeanwhile) {
+    std::filesystem::resize_file(path_, Beside::much);
+    for (const PageCache page_cache : {PageCache::use, PageCache::bypass}) {
+        // What the ring reads does not hang here.
+        if (page_cache == PageCache::bypass && GetParam() != base::FileIo::threads) continue;
+        Beside beside(GetParam(), folder_, path_, page_cache);
+        beside.options.stall_limit = soon;
+        for (int i = 0; i < 2; ++i) {
+            std::fill(beside.target.begin(), beside.target.end(), 'n');
+            const auto job = beside.copy(beside.other, beside.target);
+            beside.engine->wait(job, 0ns);
+            ASSERT_TRUE(job->result()) << job->result().error().to_string();
+            EXPECT_EQ(beside.target.find_first_not_of('y'), std::string::npos);
+        }
+        beside.hung.release();
+        beside.engine->wait(beside.hanging, 0ns);
+        EXPECT_TRUE(beside.hanging->result()) << beside.hanging->result().error().to_string();
+    }
 }
 
 // Every thread but this one. Before there is an engine: the thread sanitizer has one of its own, which never sleeps for long
@@ -288,6 +312,25 @@ TEST_F(HungRead, WhatNobodyHasBegunIsTakenBack) {
     ASSERT_EQ(::write(writes.get(), "x", 1), 1);
     EXPECT_TRUE(comes_to_an_end(**ring));
     EXPECT_EQ(back[0], 'x');
+}
+
+// One folder is asked for while another does not answer.
+TEST_F(HungRead, FoldersAreOpenedBesideOneThatHangs) {
+    const std::string other = folder_ + "/other";
+    std::filesystem::create_directory(other);
+    driver::OpenFolders folders;
+    const auto held = folders.open(folder_);
+    ASSERT_TRUE(held);
+    test::HungReads hung(folder_);
+    std::thread asks([&] {
+        const auto same = folders.open(folder_);
+        EXPECT_TRUE(same && *same == *held);
+    });
+    while (hung.hanging() == 0) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(folders.open(other));
+    EXPECT_EQ(hung.hanging(), 1) << "it was waited for";
+    hung.release();
+    asks.join();
 }
 
 // A checkpoint of one tensor, and its manifest.
