@@ -42,9 +42,11 @@ protected:
         driver::ScopedCudaContext current(machine().context(0));
         Enqueued* const piece = to.take(on.get(), mark).value();
         piece->flight = &flights.emplace_back(static_cast<PieceOwner&>(*this));
-        on.run([this, slow] {
-            while (slow && busy) std::this_thread::sleep_for(milliseconds(1));
-        });
+        // A driver calls functions of all streams one after the other.
+        if (slow)
+            on.run([this] {
+                while (busy) std::this_thread::sleep_for(milliseconds(1));
+            });
         to.mark(*piece, mark);
         to.add(piece);
         return *piece;
