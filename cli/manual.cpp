@@ -206,7 +206,9 @@ std::string listed(std::string_view name, std::string_view text) {
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool positional) const {
-    return listed(make_option_name(option, positional) + make_option_opts(option), make_option_desc(option));
+    std::string said = make_option_opts(option);
+    said.erase(std::min(said.find(" Excludes:"), said.size()));  // a dozen names; said where two are given
+    return listed(make_option_name(option, positional) + said, make_option_desc(option));
 }
 
 std::string HelpFormatter::make_subcommand(const CLI::App* command) const {

@@ -54,7 +54,7 @@ typedef struct sidestep_error {
  * thread's next call of this library; a success leaves it as it is. */
 SIDESTEP_API const sidestep_error* sidestep_last_error(void);
 
-/* "not found", ...; a constant. */
+/* "not_found", ...; a constant. */
 SIDESTEP_API const char* sidestep_status_text(sidestep_status status);
 
 /* "0.1.0", of the library that is linked in; a constant. */

@@ -356,7 +356,7 @@ int main(int argc, char** argv) {
 
     CHECK(sidestep_last_error()->code == SIDESTEP_OK && sidestep_last_error()->message[0] == '\0');
     CHECK(sidestep_version()[0] != '\0');
-    CHECK(strcmp(sidestep_status_text(SIDESTEP_NOT_FOUND), "not found") == 0);
+    CHECK(strcmp(sidestep_status_text(SIDESTEP_NOT_FOUND), "not_found") == 0);
     sidestep_context* context = NULL;
     CHECK(sidestep_open("no-such-machine", &context) == SIDESTEP_NOT_FOUND && context == NULL);
     CHECK(strstr(sidestep_last_error()->message, "no-such-machine") != NULL);

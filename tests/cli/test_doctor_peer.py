@@ -40,7 +40,7 @@ class Peer(harness.NodeTest):
         self.serve("--allow", self.allow)
         for arguments, words in ((("doctor", "--peer", "nosuch.invalid"), "sidestep serve"),
                                  (("doctor", "--peer", "n", "--probe"), "--probe"),
-                                 (("doctor", "--peer", "n", "--save", "file"), "--probe"),
+                                 (("doctor", "--peer", "n", "--save", "file"), "--save"),
                                  (("doctor", "--peer", "a b"), "is not a place")):
             with self.subTest(arguments=arguments):
                 outcome = self.run_command(*arguments, env=self.env)

@@ -374,14 +374,14 @@ TEST_F(WireAllowedFiles, NamesAreToldOfFoldersThatAreAllowed) {
         {"/in/deep//", "/in/deep"},
         {"/in/to-deep", "/in/deep"},
         {"/in/deep/../deep", "/in/deep"},
-        {"/in/file", "invalid argument"},
-        {"/one", "invalid argument"},
-        {"/in/none", "not found"},
-        {"/out", "permission denied"},
-        {"/in/to-out", "permission denied"},
-        {"/in/../out", "permission denied"},
-        {"/in/to-missing-folder", "permission denied"},
-        {"", "permission denied"},
+        {"/in/file", "invalid_argument"},
+        {"/one", "invalid_argument"},
+        {"/in/none", "not_found"},
+        {"/out", "permission_denied"},
+        {"/in/to-out", "permission_denied"},
+        {"/in/../out", "permission_denied"},
+        {"/in/to-missing-folder", "permission_denied"},
+        {"", "permission_denied"},
     };
     for (const auto& [path, expected] : table) {
         const auto found = allowances.folder(top + path);
