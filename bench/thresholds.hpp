@@ -22,9 +22,9 @@ struct Threshold {
 Result<std::vector<Threshold>> thresholds_from_json(const std::string& text, const std::string& where);
 Result<std::vector<Threshold>> load_thresholds(const std::string& path);
 
-// Gives each figure its threshold and verdict by the first line that fits it. Notes of the report name
-// lines that judge no figure, which counts as a failure each, and figures whose line asks for a share where no limit is
-// known. Answers how many failed.
+// Gives each figure its threshold and verdict by the first line that fits it. A line that judges no figure counts as one that
+// failed. Notes of the report name such lines, and figures whose line asks for a share where no limit is known. Answers how
+// many failed.
 int judge(Report& report, const std::vector<Threshold>& thresholds);
 
 }  // namespace sidestep::bench

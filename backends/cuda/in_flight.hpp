@@ -90,8 +90,8 @@ private:
         Enqueued* free = nullptr;
         std::unordered_map<CUstream, Queue> queues;
         std::atomic<std::size_t> count{0};  // of those in queues
-        std::atomic<unsigned> looks{
-            0};  // at it alone, or at all: of this GPU's, lest threads that look at several miss one
+        // At it, or at all. Each GPU has its own count: a thread that looks at several in turn would always come to the same.
+        std::atomic<unsigned> looks{0};
     };
     struct Ended {
         backend::Flight* flight;

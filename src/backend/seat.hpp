@@ -106,7 +106,7 @@ public:
 
     // Whether every task that was run outside of graphs has ended. Never blocks.
     virtual Result<bool> idle() = 0;
-    // Nor is any of a graph that was launched so far under way.
+    // The same, and every task of the graphs that were launched so far.
     virtual Result<bool> at_rest() { return idle(); }
     // While it is not idle: every task with a lower CollectiveTask::number than this, or the same, has ended;
     // others may have too. Nothing where the seat does not know without work for the GPU. Never blocks.

@@ -58,7 +58,7 @@ public:
     Result<void> status();
     // Whether all tasks have ended; notes on the board that they have.
     Result<bool> idle();
-    // And those of graphs that were launched so far.
+    // The same, and those of the graphs that were launched so far.
     Result<bool> at_rest();
 
     // Whether tasks may be at work on the caller's memory: this rank's, and those of other ranks of this

@@ -25,8 +25,7 @@ Result<std::shared_ptr<const Fd>> OpenFolders::open(const std::string& folder) {
         const std::lock_guard lock(mutex_);
         if (const auto found = open_.find(folder); found != open_.end()) held = found->second.lock();
     }
-    // Without the lock: a server that does not answer would hold up whoever opens
-    // another folder.
+    // Without the lock: a server that does not answer would hold up whoever opens another folder.
     if (held && leads_to(folder, *held)) return held;
     SIDESTEP_TRY(Fd fd, open_file(folder, O_PATH | O_DIRECTORY));
     auto made = std::make_shared<const Fd>(std::move(fd));

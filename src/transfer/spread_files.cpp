@@ -117,6 +117,7 @@ void SpreadFiles::open_ahead(std::size_t file) {
     std::vector<std::size_t> some;
     for (std::size_t each = file; each < std::min(file + files_ahead, states_.size()); ++each) {
         const State& state = states_[each];
+        // First: whoever closes a file that is done may be at it.
         if (state.left == 0 || state.opening || !state.open.empty()) continue;
         if (reads() && open_ + some.size() >= max_open) break;
         some.push_back(each);

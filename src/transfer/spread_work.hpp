@@ -138,7 +138,7 @@ public:
         };
         call_.make(&calls_, open, usual_opening);
         if (call_.running()) return false;
-        return hold(memories, held);
+        return hold(memories, held);  // an error too
     }
 
     void let_go(const std::vector<std::size_t>& memories) {

@@ -227,6 +227,24 @@ TEST_F(ContextStream, StagedInSmallChunks) {
     copy_in_order(Ends(Raw::device, 0, Raw::pageable, 0), 0, options);
 }
 
+// What comes behind it writes to the target.
+TEST_F(ContextStream, AVerifiedCopyOfOneHopIsComparedBeforeTheStreamGoesOn) {
+    const Ends ends(Raw::host_alloc, 0, Raw::device, 0);
+    CopyOptions verify;
+    verify.verify = true;
+    SlowStream stream(0);
+    slow_source(stream, ends);
+    Transfer transfer = cuda::copy(*context_, ends.from.buffer(), ends.to.buffer(), stream.get(), verify);
+    look_at_target(stream, ends);
+    stream.set(ends.to.buffer(), old_target);
+    auto receipt = transfer.wait();
+    ASSERT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(receipt->verified);
+    ASSERT_TRUE(stream.drained(milliseconds(30'000)));
+    expect_value(ends.seen.buffer(), fresh);
+    expect_value(ends.to.buffer(), old_target);
+}
+
 TEST_F(ContextStream, PeersWithEitherEngine) {
     if (machine().gpus() < 2 || !machine().topology().peer_access(0, 1).allowed)
         GTEST_SKIP() << "needs two GPUs with peer access";

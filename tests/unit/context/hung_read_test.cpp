@@ -212,6 +212,14 @@ TEST_P(HungCopy, CostsNextToNothing) {
 
 INSTANTIATE_TEST_SUITE_P(All, HungCopy, testing::Values(base::FileIo::automatic, base::FileIo::threads));
 
+driver::FileRequest whole(const driver::Fd& file, std::string& into) {
+    driver::FileRequest request;
+    request.fd = file.get();
+    request.address = into.data();
+    request.size = into.size();
+    return request;
+}
+
 // Once nothing hangs any more.
 bool comes_to_an_end(driver::FileIoEngine& engine) {
     const auto limit = Clock::now() + 1min;
@@ -222,10 +230,7 @@ bool comes_to_an_end(driver::FileIoEngine& engine) {
 TEST_F(HungRead, ThreadsThatHangAreNotWaitedFor) {
     const driver::Fd file(::open(path_.c_str(), O_RDONLY));
     std::string back(size, '\0');
-    driver::FileRequest request;
-    request.fd = file.get();
-    request.address = back.data();
-    request.size = size;
+    const driver::FileRequest request = whole(file, back);
     const auto engine = driver::create_thread_engine(8, 2);
     EXPECT_TRUE(driver::create_thread_engine(8, 2)->end());
     test::HungReads hung(path_);
@@ -281,10 +286,7 @@ TEST_F(HungRead, WhatNobodyHasBegunIsTakenBack) {
     };
     const driver::Fd file(::open(path_.c_str(), O_RDONLY));
     std::string back(size, '\0');
-    driver::FileRequest request;
-    request.fd = file.get();
-    request.address = back.data();
-    request.size = size;
+    driver::FileRequest request = whole(file, back);
     request.tag = 1;
     for (const Bytes part : {Bytes{0}, Bytes{1_MiB}}) {
         const auto engine = driver::create_thread_engine(8, 1, driver::Wake::always, part);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -90,6 +91,27 @@ TEST(RecordMasks, KeepOfTheEnvironmentWhatChecksRead) {
         return text;
     };
     EXPECT_EQ(masked("/proc/self/environ", together(given), ""), together(kept));
+}
+
+// A check that reads another one has to have it kept: a record would answer "masked" to it.
+TEST(RecordMasks, KeepEveryVariableThatIsNamedInTheChecks) {
+    const std::regex name("\"((?:NCCL|CUDA|UCX|CUFILE|NVSHMEM|PYTORCH|TORCH|SIDESTEP)_[A-Z0-9_]+)\"");
+    std::set<std::string> named;
+    for (const char* folder : {"/src/diagnose", "/src/topology"})
+        for (const auto& file :
+             std::filesystem::recursive_directory_iterator(std::string(SIDESTEP_SOURCE_DIR) + folder)) {
+            if (!file.is_regular_file() || file.path().stem() == "record_masks") continue;
+            std::stringstream text;
+            text << std::ifstream(file.path()).rdbuf();
+            const std::string all = text.str();
+            for (std::sregex_iterator at(all.begin(), all.end(), name), end; at != end; ++at)
+                named.insert((*at)[1]);
+        }
+    EXPECT_GT(named.size(), 20u);
+    for (const std::string& one : named) {
+        const std::string entry = one + "=value" + '\0';
+        EXPECT_EQ(masked("/proc/self/environ", entry, ""), entry) << one;
+    }
 }
 
 TEST(RecordMasks, KeepOfMountsWhatChecksRead) {
