@@ -1,6 +1,7 @@
 #include "transfer/engine.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/kept.hpp"
 #include "base/log.hpp"
@@ -41,6 +42,41 @@ MemoryKind typical_memory(const std::vector<backend::Offer>& offers, const Place
 // What stands for the place where there is no buffer.
 Buffer buffer_at(const Place& place) {
     return place.is_file() ? Buffer::file(place.path()).on(place.node()) : Buffer::memory(place, nullptr, 0);
+}
+
+// Of more bytes none is copied at once, and what follows need not be asked.
+constexpr Bytes largest_at_once = Bytes{1} << 20;
+
+bool may_be_copied(const Topology& topology, const Buffer& from, const Buffer& to) {
+    const auto is_there = [&](const Place& place) {
+        return place.is_host() && place.node().empty() && check_here(topology, place);
+    };
+    return from.size() > 0 && from.size() <= largest_at_once && to.size() == from.size() &&
+           is_there(from.place()) && is_there(to.place()) && check_buffer(from, false) &&
+           check_buffer(to, true) && !overlap(from, to, from.size());
+}
+
+// A small copy between host memories, carried out by this call; null where it has to be begun: what is refused, or was asked
+// for more, a Movement says. That would cost more than twice as much (docs/lab-book.md, "Several lanes, other processes, many
+// small copies").
+std::shared_ptr<Activity> copy_at_once(Machine& machine, const Buffer& from, const Buffer& to,
+                                       const CopyOptions& options) {
+    if (!may_be_copied(machine.topology, from, to)) return nullptr;
+    if (options.verify || options.prefer != Prefer::automatic || base::logs(base::LogLevel::debug))
+        return nullptr;
+    const auto begun = Clock::now();
+    const Ends ends{from, to, MemoryKind::pageable, MemoryKind::pageable, from.size()};
+    const auto plan = machine.plans.get(ends, options, {});  // nobody has anything against memory of the host
+    if (!plan || (*plan)->lanes.size() != 1 || (*plan)->lanes[0].size() != 1) return nullptr;
+    if (ends.bytes > (*plan)->lanes[0][0].at_once) return nullptr;
+    std::memcpy(to.address(), from.address(), ends.bytes);
+    Receipt receipt;
+    receipt.bytes = ends.bytes;
+    receipt.route = std::shared_ptr<const Route>(*plan, &(*plan)->route);
+    receipt.lane_bytes = {ends.bytes};
+    receipt.lane_failures.resize(1);
+    receipt.seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+    return std::make_shared<EndedActivity>(std::move(receipt));
 }
 
 }  // namespace

@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "backend/registry.hpp"
+#include "transfer/spread.hpp"
 
 namespace sidestep::transfer {
 
@@ -21,7 +24,9 @@ public:
     };
 
     // `drive_beside`: nothing: as drives_beside() says.
-    explicit Lookout(const backend::Registry& registry, std::optional<bool> drive_beside = {});
+    explicit Lookout(const backend::Registry& registry, std::optional<bool> drive_beside = {})
+        : backends_(registry.usable()),
+          drives_beside_(drive_beside.value_or(usable_processors() >= processors_to_spare)) {}
 
     // Whether threads of backends go on with what they carry out pieces of. Where processors are few, a thread that drives
     // would be missing among those that read.
@@ -31,19 +36,56 @@ public:
     static bool looks_here() { return looking_here_; }
     // Lets backends without threads end finished pieces (backend::Backend::look). Answers whether pieces are
     // left that only a look can end.
-    bool look();
+    bool look() {
+        if (looking_here_) return false;
+        looking_.fetch_add(1);
+        bool left = false;
+        if (!closed_.load()) {
+            looking_here_ = true;
+            for (backend::Backend* backend : backends_) left |= backend->look();
+            looking_here_ = false;
+        }
+        looking_.fetch_sub(1);
+        return left;
+    }
     // From now on look() does nothing; waits for those who are at it.
-    void close();
+    void close() {
+        closed_.store(true);
+        while (looking_.load() > 0) std::this_thread::yield();
+    }
 
     // To be read before the look that finds nothing to do.
     Mark mark() const { return {rings_.load(), begun_.load()}; }
     // Wakes all who sleep.
-    void ring();
+    // Either the sleeper sees the ring, or the ringer the sleeper.
+    void ring() {
+        rings_.fetch_add(1);
+        if (sleepers_.load() == 0) return;
+        const std::lock_guard lock(mutex_);
+        rung_.notify_all();
+    }
     // A thread of a backend has begun pieces. If only a look shows their ends, this wakes the drivers that
     // sleep without looking.
-    void begun_beside();
+    // Either a sleeper whose last look came before these pieces sees begun_, or it is seen here.
+    void begun_beside() {
+        begun_.fetch_add(1);
+        if (without_looks_.load() == 0) return;
+        // A thread that looks here now may stop looking afterwards.
+        if (!looking_here_ && !look()) return;
+        const std::lock_guard lock(mutex_);
+        rung_.notify_all();
+    }
     // Until it was woken since the mark, or until that time. `looks`: the caller comes back soon, to look.
-    void sleep(Mark mark, Clock::time_point until, bool looks);
+    void sleep(Mark mark, Clock::time_point until, bool looks) {
+        std::unique_lock lock(mutex_);
+        sleepers_.fetch_add(1);
+        if (!looks) without_looks_.fetch_add(1);
+        rung_.wait_until(lock, until, [&] {
+            return rings_.load() != mark.rings || (!looks && begun_.load() != mark.begun);
+        });
+        if (!looks) without_looks_.fetch_sub(1);
+        sleepers_.fetch_sub(1);
+    }
 
 private:
     // With so many the readers of files take all processors (backends/file), and rely on one another to go on.

@@ -237,12 +237,6 @@ private:
 };
 
 struct BatchCopy;  // transfer/batch_plan.hpp
-struct Spread;     // transfer/spread.hpp
-
-// A small copy between host memories, carried out by this call; null where it has to be begun. A Movement would cost more than
-// twice as much (docs/lab-book.md, "Several lanes, other processes, many small copies").
-std::shared_ptr<Activity> copy_at_once(Machine& machine, const Buffer& from, const Buffer& to,
-                                       const CopyOptions& options);
 
 // The three kinds, begun: what can be started is, on this thread, and errors are found that show before a byte moves.
 std::shared_ptr<Movement> begin_copy(Machine& machine, const Buffer& from, const Buffer& to,

@@ -6,8 +6,10 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "backend/backend.hpp"
+#include "base/try.hpp"
 
 namespace sidestep::transfer {
 
@@ -22,10 +24,47 @@ public:
     // freed, and whose address was given out again, is attached anew. With 0 (the backend cannot tell), and
     // for files, every call attaches. Fails as Backend::attach does.
     Result<std::shared_ptr<backend::Registration>> get(backend::Backend& backend, const Buffer& buffer,
-                                                       const backend::AttachOptions& options);
+                                                       const backend::AttachOptions& options) {
+        const std::uint64_t identity = options.identity;
+        const Key key{reinterpret_cast<std::uintptr_t>(buffer.address()),
+                      buffer.size(),
+                      &backend,
+                      options.access,
+                      buffer.read_only(),
+                      buffer.place()};
+        const bool kept = identity != 0 && !buffer.place().is_file();
+        if (kept) {
+            std::lock_guard lock(mutex_);
+            const auto found = by_key_.find(key);
+            if (found != by_key_.end() && found->second->identity == identity) {
+                order_.splice(order_.begin(), order_, found->second);
+                return found->second->registration;
+            }
+        }
+        SIDESTEP_TRY(auto attached, backend.attach(buffer, options));
+        std::shared_ptr<backend::Registration> registration = std::move(attached);
+        if (!kept) return registration;
+        std::lock_guard lock(mutex_);
+        order_.push_front({key, identity, registration});
+        if (const auto [at, added] = by_key_.try_emplace(key, order_.begin()); !added)
+            order_.erase(std::exchange(at->second, order_.begin()));
+        if (order_.size() > max_kept) {
+            by_key_.erase(order_.back().key);
+            order_.pop_back();
+        }
+        return registration;
+    }
 
     // Memory that is about to be freed: drops what lies in it.
-    void forget(const Buffer& freed);
+    void forget(const Buffer& freed) {
+        const auto begin = reinterpret_cast<std::uintptr_t>(freed.address());
+        std::lock_guard lock(mutex_);
+        std::erase_if(order_, [&](const Kept& kept) {
+            const bool lies_in_it =
+                kept.key.address - begin < freed.size() && kept.key.place.node() == freed.place().node();
+            return lies_in_it && by_key_.erase(kept.key) > 0;
+        });
+    }
     // Before the backends go.
     void clear() {
         std::lock_guard lock(mutex_);

@@ -198,19 +198,14 @@ void StagingPool::set_relay_limit(int gpu, Bytes bytes) {
 
 Bytes StagingPool::relay_limit(int gpu) const {
     std::lock_guard lock(mutex_);
-    return limit_of(gpu);
+    return relays_[gpu].limit;
 }
 
 std::vector<Bytes> StagingPool::relay_limits() const {
     std::vector<Bytes> limits;
     std::lock_guard lock(mutex_);
-    for (int gpu = 0; gpu < gpus_; ++gpu) limits.push_back(limit_of(gpu));
+    for (int gpu = 0; gpu < gpus_; ++gpu) limits.push_back(relays_[gpu].limit);
     return limits;
-}
-
-Bytes StagingPool::limit_of(int gpu) const {
-    const auto found = relays_.find(gpu);
-    return found != relays_.end() ? found->second.limit : default_relay_limit;
 }
 
 void StagingPool::free_unused() {

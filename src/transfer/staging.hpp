@@ -80,7 +80,6 @@ private:
     bool grow(const Place& place, Bytes size);
 
     // With the mutex held.
-    Bytes limit_of(int gpu) const;
     StagingLease lease_of(const Place& asked, Allocation block);
     void give_back(const Place& asked, Allocation block);
     std::optional<Allocation> take_idle(const Place& place, MemoryKind kind, Bytes min, Bytes max);
@@ -93,8 +92,8 @@ private:
     Bytes pinned_bound_ = 0;
     std::map<Place, std::vector<std::shared_ptr<Slab>>> slabs_;  // by node
     std::atomic<unsigned> relay_changes_{0};
-    std::map<int, Relay> relays_;  // by GPU
-    std::vector<Idle> idle_;       // given back last: last
+    mutable std::map<int, Relay> relays_;  // by GPU; whichever is asked for is there
+    std::vector<Idle> idle_;               // given back last: last
     std::vector<Allocation> to_free_;
 };
 
