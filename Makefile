@@ -10,7 +10,7 @@ PRESET ?= release
 GPU_ARCHITECTURES ?= auto
 export SIDESTEP_GPU_ARCHITECTURES = $(GPU_ARCHITECTURES)
 
-.PHONY: demo build setup test test-vm fuzz test-sanitizers bundle wheel deb install docs format clean
+.PHONY: demo build setup test test-tools test-vm fuzz test-sanitizers bundle wheel deb install docs format clean
 
 # Builds the command and moves bytes on an emulated DGX H100. Without a GPU it needs no kernels, which take half of the time.
 demo: export SIDESTEP_GPU_ARCHITECTURES = $(if $(shell nvidia-smi -L 2>/dev/null),$(GPU_ARCHITECTURES),none)
@@ -21,13 +21,16 @@ demo: setup
 build: setup
 	@tools/build.sh $(PRESET) $(JOBS) all
 
-test: build
+test: build test-tools
+	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
+
+# What tests use beside the programs; what cannot be had is skipped, with the reason. Needs no processor most of the time.
+test-tools: setup
 	-@tools/setup.sh tests
 	-@tools/setup.sh packages
 	-@tools/setup.sh browser
 	-@tools/setup.sh docs
 	-@tools/setup.sh s3
-	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
 
 # The tests in virtual machines with real kernels; they skip, with the reason, where what they need cannot be had.
 test-vm: build

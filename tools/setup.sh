@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/setup.sh [fuzz|tests|packages|browser|launchers|docs]
+# tools/setup.sh [fuzz|tests|packages|browser|launchers|docs|s3]
 # Installs the packages that building and testing needs, on Debian and Ubuntu. Does nothing, quickly, when
 # they are all there. Elsewhere it says which tools and headers are missing.
 set -euo pipefail
@@ -116,17 +116,18 @@ while read -r package tool; do
     fi
 done <<<"$packages"
 
-# FOLDER MODULE PACKAGE: a Python environment in build/ that has the module.
+# FOLDER MODULE PACKAGE...: a Python environment in build/ that has the module.
 make_venv() {
     ! "build/$1/bin/python3" -c "import $2" 2>/dev/null || return 0
-    echo "setup: installing $3 into build/$1"
+    echo "setup: installing ${*:3} into build/$1"
     python3 -m venv --clear "build/$1"
-    "build/$1/bin/python3" -m pip install --quiet --disable-pip-version-check "$3"
+    "build/$1/bin/python3" -m pip install --quiet --disable-pip-version-check "${@:3}"
 }
 make_venvs() {
     case ${1:-} in
         docs) make_venv docs-venv material "mkdocs-material>=9.5,<10" ;;
-        s3) make_venv s3-venv moto.server "moto[server]>=5,<6" ;;
+        # Not moto[server], which brings what all other services need, three times as much.
+        s3) make_venv s3-venv moto.server "moto[s3]>=5,<6" flask flask-cors ;;
     esac
 }
 
