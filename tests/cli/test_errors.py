@@ -95,6 +95,19 @@ class BadMachines(harness.CommandTest):
         env = harness.environment(SIDESTEP_FILE_IO="carrier-pigeon")
         self.refused(USAGE, "SIDESTEP_FILE_IO", "topo", env=env)
 
+    def test_files_that_variables_name(self):
+        os.mkfifo(self.dir / "pipe")
+        self.write("bad.json", b"{")
+        for variable, words in [("SIDESTEP_PROBE_FILE", ["route", "gpu:0", "gpu:1"]),
+                                ("SIDESTEP_TUNING", ["bench", "collective", "barrier", "--gpu", "0,1", "--smoke"])]:
+            for name in ["nowhere.json", "pipe", "bad.json"]:
+                path = str(self.dir / name)
+                outcome = self.run_command(*words, env=harness.environment(**{variable: path}))
+                with self.subTest(variable=variable, name=name):
+                    self.assertNotEqual(outcome.code, DONE)
+                    self.assertIn(f"{variable}: {path}", outcome.err)
+                    self.assertNotIn("topology file", outcome.err)
+
 
 class BadOptions(harness.CommandTest):
     def test_unknown_option(self):
