@@ -270,6 +270,15 @@ class RequiredPath(harness.CommandTest):
         # Not for the few bytes that go ahead of a copy between memories.
         self.refused(FAILED, f"of {1 << 30} bytes copied", "copy", "host", "gpu:0", "--size", "1GiB", "--quiet", "--deadline", "1ms")
 
+    def test_descriptors_that_are_closed(self):
+        """What opens a file then gets no number at which output goes into it."""
+        for number, words, code in [(0, ["topo"], DONE), (1, ["topo"], FAILED), (1, ["copy", "host", "gpu:0", "--size", "4KiB"], FAILED),
+                                    (2, ["topo"], DONE), (1, ["topo", "--output", "machine.json"], DONE)]:
+            outcome = self.run_command(*words, preexec_fn=lambda: os.close(number))
+            with self.subTest(number=number, words=words):
+                self.assertEqual(outcome.code, code, outcome.err)
+                self.assertEqual("Bad file descriptor (standard output)" in outcome.err, code == FAILED, outcome.err)
+
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:
             outcome = harness.subprocess.run(
