@@ -271,6 +271,7 @@ class Doctor(CommandTest):
         self.refused(USAGE, "no/such", "doctor", machine="/no/such/folder")
         self.refused(USAGE, "mig-no", "doctor", "--probe", "mig-no")
         self.refused(USAGE, "no-machine", "doctor", "--probe", "--expect", "no-machine")
+        self.refused(USAGE, ["no/such", "does not exist"], "doctor", "--fleet", "no/such", machine=None)
 
     def test_options_that_would_not_be_followed(self):
         for one, others in [("--fleet .", ["--expect dgx-h100", "--all", "--html P", "--probe", "--peer n", "--pages D", "acs"]),
