@@ -125,12 +125,23 @@ std::string typed() {
     return text->substr(program.find_last_of('/') + 1);
 }
 
+Result<void> check_files(const BenchCommand& command) {
+    const auto save = can_be_written(command.save);
+    return save ? can_be_written(command.html) : save;
+}
+
+Result<void> write_files(const BenchCommand& command, const bench::Report& report) {
+    Result<void> saved, drawn;
+    if (!command.save.empty()) saved = write_file(command.save, report.to_json());
+    if (!command.html.empty()) drawn = write_file(command.html, bench::to_html(report));
+    return saved ? drawn : saved;
+}
+
+// Whatever fails, the rest is done: the figures took long. Files come first, since who reads the output may be gone.
 Result<void> write_report(const BenchCommand& command, const Globals& globals, const bench::Report& report) {
-    if (!command.save.empty())
-        if (auto saved = write_file(command.save, report.to_json()); !saved) return saved;
-    if (!command.html.empty())
-        if (auto saved = write_file(command.html, bench::to_html(report)); !saved) return saved;
-    return print(globals.json ? report.to_json() : bench::tail_text(report));
+    const auto written = write_files(command, report);
+    const auto printed = print(globals.json ? report.to_json() : bench::tail_text(report));
+    return printed ? written : printed;
 }
 
 Result<void> list(const std::vector<bench::Case>& cases, const Globals& globals) {
@@ -214,10 +225,11 @@ Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) 
         if (!listed) return listed.error();
         return ExitCode::done;
     }
+    if (const auto writable = check_files(command); !writable) return writable.error();
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     Kept kept;
-    const Interrupt interrupt([&] { kept.end(command, globals); });
+    const Interrupt interrupt(globals, [&] { kept.end(command, globals); });
     const auto report = measure(*cases, command, globals, *thresholds, kept);
     if (!report) return report.error();
     const auto written = write_report(command, globals, *report);
@@ -240,7 +252,7 @@ Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals
 Result<ExitCode> run_collective(const BenchCommand& command, const Globals& globals) {
     // The processes of ranks have none: they end with this one.
     std::optional<Interrupt> interrupt;
-    if (command.collective.job.empty()) interrupt.emplace(bench::remove_leftovers);
+    if (command.collective.job.empty()) interrupt.emplace(globals, bench::remove_leftovers);
     const auto context = open_context(globals);
     if (!context) return context.error();
     if (!command.collective.job.empty()) {
@@ -248,6 +260,7 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
         if (!done) return done.error();
         return ExitCode::done;
     }
+    if (const auto writable = check_files(command); !writable) return writable.error();
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     const auto options = options_of(command, *context);
@@ -284,10 +297,11 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
 }
 
 Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
+    if (const auto writable = check_files(command); !writable) return writable.error();
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     Kept kept;
-    const Interrupt interrupt([&] { kept.end(command, globals); });
+    const Interrupt interrupt(globals, [&] { kept.end(command, globals); });
     const auto context = open_context(globals);
     if (!context) return context.error();
     const auto options = options_of(command, *context);

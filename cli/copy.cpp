@@ -133,7 +133,7 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
     const auto named = copy_size(*from, *to, command.flags);
     if (!named) return named.error();
 
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
     note_lenders(*context, globals);

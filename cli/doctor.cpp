@@ -43,8 +43,7 @@ Result<void> write_pages(const std::string& folder) {
     return {};
 }
 
-Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals) {
-    Interrupt interrupt;
+Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals, Interrupt& interrupt) {
     const auto context = open_context(globals);
     if (!context) return context.error();
     ProbeOptions options;
@@ -68,9 +67,6 @@ Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals) 
             return printed.error();
         return Error{ErrorCode::cancelled, "interrupted: not all pairs were tried", "probe", {}};
     }
-    if (!report || command.save.empty()) return report;
-    const auto saved = write_file(command.save, report->to_json());
-    if (!saved) return saved.error();
     return report;
 }
 
@@ -115,8 +111,7 @@ Result<void> write_page(const DoctorCommand& command, const Globals& globals, co
 }
 
 // Machines that should be alike.
-Result<ExitCode> examine_fleet(const std::string& folder, const Globals& globals) {
-    Interrupt interrupt;
+Result<ExitCode> examine_fleet(const std::string& folder, const Globals& globals, Interrupt& interrupt) {
     const auto fleet = [&] {
         Progress progress(!globals.quiet && !globals.json);
         return compare_machines(folder, [&](int done, int all) {
@@ -136,7 +131,10 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
         if (!written) return written.error();
         return ExitCode::done;
     }
-    if (!command.fleet.empty()) return examine_fleet(command.fleet, globals);
+    if (command.size && *command.size == 0)
+        return Error{ErrorCode::invalid_argument, "a copy of no bytes shows nothing", "--size", {}};
+    Interrupt interrupt(globals);
+    if (!command.fleet.empty()) return examine_fleet(command.fleet, globals, interrupt);
     if (!command.peer.empty()) return examine_peer(command, globals);
     if (!command.save.empty() && !command.probe)
         return Error{ErrorCode::invalid_argument, "--save keeps what --probe finds", {}, "add --probe"};
@@ -145,27 +143,32 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
                      "--size is of the copies of --probe and --peer",
                      {},
                      "add one of them"};
+    for (const std::string& path : {command.save, command.page})
+        if (auto writable = can_be_written(path); !writable) return writable.error();
     DoctorOptions options;
     options.machine = globals.machine;
     options.checks = command.checks;
     options.expect = command.expect;
+    Result<void> saved, drawn;  // a failure is told last: nothing that was found is lost
     if (command.probe) {
-        auto report = probe(command, globals);
+        // Checks and machines that are not there are refused before copies that take long.
+        if (const auto tried = run_doctor(options); !tried) return tried.error();
+        auto report = probe(command, globals, interrupt);
         if (!report) return report.error();
+        if (!command.save.empty()) saved = write_file(command.save, report->to_json());
         options.probe = std::move(*report);
     }
     const auto diagnosis = run_doctor(options);
     if (!diagnosis) return diagnosis.error();
-    if (!command.page.empty()) {
-        const auto written = write_page(command, globals, *diagnosis, options.probe);
-        if (!written) return written.error();
-    }
+    if (!command.page.empty()) drawn = write_page(command, globals, *diagnosis, options.probe);
     // With a single check the user wants every detail of it.
     const bool everything = command.all || !command.checks.empty();
     std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(everything);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();
     const auto printed = print(painted_report(text, globals));
     if (!printed) return printed.error();
+    if (!saved) return saved.error();
+    if (!drawn) return drawn.error();
     return code_of(diagnosis->health());
 }
 

@@ -75,10 +75,11 @@ Result<void> print_manifest(const InspectCommand& command, const Globals& global
     }
     if (globals.quiet) return {};
     const std::size_t files = checkpoint.files().size();
-    return print(fmt::format(
-        "{} {}: {} blocks, {} in {} file{}, read in {} ({})\n", writes ? "wrote" : "as the manifest says:",
-        writes ? file : in_words(command.paths), run.blocks, format_bytes(run.bytes), files,
-        files == 1 ? "" : "s", format_seconds(run.seconds), format_rate(run.gb_per_s())));
+    return print(
+        fmt::format("{} {}: {} block{}, {} in {} file{}, read in {} ({})\n",
+                    writes ? "wrote" : "as the manifest says:", writes ? file : in_words(command.paths),
+                    run.blocks, run.blocks == 1 ? "" : "s", format_bytes(run.bytes), files,
+                    files == 1 ? "" : "s", format_seconds(run.seconds), format_rate(run.gb_per_s())));
 }
 
 // Only files of a node need a machine.
@@ -97,7 +98,7 @@ Result<Checkpoint> open_checkpoint(const InspectCommand& command, const Globals&
 
 Result<void> run_inspect(const InspectCommand& command, const Globals& globals) {
     if (const auto use = check_use(command); !use) return use;
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     auto checkpoint = open_checkpoint(command, globals);
     if (!checkpoint) return checkpoint.error();
     if (!command.manifest.empty() || !command.verify_manifest.empty()) {

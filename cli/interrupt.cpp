@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "globals.hpp"
 #include "report.hpp"
 
 namespace sidestep::cli {
@@ -19,6 +20,7 @@ struct Interrupt::State {
     bool requested = false;
     bool ended = false;
     std::function<void()> last;
+    bool json = false;
     std::thread watcher;
 
     void watch() {
@@ -30,6 +32,7 @@ struct Interrupt::State {
             // Nothing to cancel, or asked twice. Other threads are at work: no destructor may run.
             if (!cancellable || requested) {
                 if (last) last();
+                report_interrupt(json);
                 _exit(static_cast<int>(ExitCode::interrupted));
             }
             requested = true;
@@ -37,8 +40,9 @@ struct Interrupt::State {
     }
 };
 
-Interrupt::Interrupt(std::function<void()> last) : state_(std::make_unique<State>()) {
+Interrupt::Interrupt(const Globals& globals, std::function<void()> last) : state_(std::make_unique<State>()) {
     state_->last = std::move(last);
+    state_->json = globals.json;
     sigemptyset(&state_->signals);
     sigaddset(&state_->signals, SIGINT);
     sigaddset(&state_->signals, SIGTERM);

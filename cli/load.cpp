@@ -129,7 +129,7 @@ std::string json_of(const LoadCommand& command, const Checkpoint& checkpoint, co
 }
 
 Result<void> run_load(const Globals& globals, const LoadCommand& command) {
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
     note_lenders(*context, globals);

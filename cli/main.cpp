@@ -1,4 +1,7 @@
 // The command `sidestep`: reads the command line, runs one verb of verb.hpp's table.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -149,10 +152,19 @@ int run_and_report(int argc, const char* const* argv) {
     return static_cast<int>(exit_code(result.error().code));
 }
 
+// A file that is opened takes the lowest number that is free, and what is printed would go into it. Nothing is written to what
+// takes the place of standard output here: the command says that it cannot, as before.
+void fill_standard_descriptors() {
+    for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+        if (::fcntl(number, F_GETFD) < 0)
+            (void)::open("/dev/null", number == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 }  // namespace
 }  // namespace sidestep::cli
 
 int main(int argc, char** argv) {
+    sidestep::cli::fill_standard_descriptors();
     // Before the driver is loaded: with more queues in a GPU a stream that waits holds up fewer others
     // (docs/collectives.md, copy engines). Programs that the command starts inherit it.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -84,7 +84,7 @@ Result<void> show(const Globals& globals, bool again) {
 
 Result<void> run_ps(const PsCommand& command, const Globals& globals) {
     if (command.pause.count() == 0) return show(globals, false);
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     for (;;) {
         if (auto shown = show(globals, true); !shown) return shown;
         std::this_thread::sleep_for(command.pause);

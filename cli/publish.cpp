@@ -72,7 +72,7 @@ Result<std::vector<Allocation>> print_handles(const Context& context, const Plac
 Result<void> run_publish(const Globals& globals, const PublishCommand& command) {
     const auto operand = parse_operand(command.place, "PLACE");
     if (!operand) return operand.error();
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
     const std::string plan =

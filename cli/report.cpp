@@ -1,7 +1,10 @@
 #include "report.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -16,6 +19,21 @@ void tell(std::string_view name, Style style, std::string_view text, Color color
     const std::string line =
         painted(name, has_color(color, STDERR_FILENO) ? style : Style::plain) + " " + one_line(text) + "\n";
     std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// Whether standard output has something already: it is one for the process, as this is.
+std::atomic<bool>& begun() {
+    static std::atomic<bool> one{false};
+    return one;
+}
+
+Error not_written(const std::string& path, int number) {
+    const bool absent = number == ENOENT || number == ENOTDIR || number == EISDIR;
+    return Error{absent             ? ErrorCode::not_found
+                 : number == EACCES ? ErrorCode::permission_denied
+                 : number == ENOSPC ? ErrorCode::no_space
+                                    : ErrorCode::io_error,
+                 "the file cannot be written: " + std::generic_category().message(number), path, ""};
 }
 
 }  // namespace
@@ -53,7 +71,7 @@ ExitCode exit_code(ErrorCode code) {
 }
 
 void report(const Error& error, bool json, Color color) {
-    if (!json) return tell("sidestep:", Style::red, error.to_string(), color);
+    if (!json || begun()) return tell("sidestep:", Style::red, error.to_string(), color);
     const nlohmann::ordered_json object = {{"error",
                                             {{"code", to_string(error.code)},
                                              {"message", error.message},
@@ -68,12 +86,23 @@ std::string document(const nlohmann::ordered_json& json) {
 }
 
 Result<void> print(std::string_view text) {
-    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-    if (written && std::fflush(stdout) == 0) return {};
+    flockfile(stdout);
+    begun() = true;
+    const bool written =
+        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+    const int number = errno;
+    funlockfile(stdout);
+    if (written) return {};
     return Error{ErrorCode::io_error,
-                 "the output cannot be written: " + std::generic_category().message(errno),
+                 "the output cannot be written: " + std::generic_category().message(number),
                  "standard output",
                  {}};
+}
+
+void report_interrupt(bool json) {
+    // Where another thread is printing, its document stands there. The lock is kept, so that none follows.
+    if (!json || ftrylockfile(stdout) != 0 || begun()) return;
+    report(Error{ErrorCode::cancelled, "interrupted", {}, {}}, true, Color::never);
 }
 
 std::string in_words(const std::vector<std::string>& paths) {
@@ -85,26 +114,30 @@ void print_note(std::string_view text, Color color) {
     tell("sidestep: note:", Style::yellow, text, color);
 }
 
+Result<void> can_be_written(const std::string& path) {
+    if (path.empty()) return {};
+    struct stat status {};
+    const bool there = ::stat(path.c_str(), &status) == 0;
+    if (there && S_ISDIR(status.st_mode)) return not_written(path, EISDIR);
+    if (!there && errno != ENOENT) return not_written(path, errno);
+    const std::string folder = path.substr(0, path.find_last_of('/') + 1) + ".";
+    const int asked = there ? W_OK : W_OK | X_OK;
+    if (::faccessat(AT_FDCWD, there ? path.c_str() : folder.c_str(), asked, AT_EACCESS) != 0)
+        return not_written(path, errno);
+    return {};
+}
+
 Result<void> write_file(const std::string& path, std::string_view text) {
-    const auto failed = [&path] {
-        const int number = errno;
-        const bool absent = number == ENOENT || number == ENOTDIR || number == EISDIR;
-        return Error{absent             ? ErrorCode::not_found
-                     : number == EACCES ? ErrorCode::permission_denied
-                     : number == ENOSPC ? ErrorCode::no_space
-                                        : ErrorCode::io_error,
-                     "the file cannot be written: " + std::generic_category().message(number), path, ""};
-    };
     std::FILE* file = std::fopen(path.c_str(), "wb");
-    if (file == nullptr) return failed();
+    if (file == nullptr) return not_written(path, errno);
     const bool whole =
         std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
     if (!whole) {
-        const Error error = failed();
+        const Error error = not_written(path, errno);
         std::fclose(file);
         return error;
     }
-    if (std::fclose(file) != 0) return failed();
+    if (std::fclose(file) != 0) return not_written(path, errno);
     return {};
 }
 

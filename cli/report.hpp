@@ -25,8 +25,12 @@ enum class ExitCode : int {
 
 ExitCode exit_code(ErrorCode code);
 
-// Prints the error: one line on standard error, or as JSON on standard output.
+// Prints the error: one line on standard error, or as JSON on standard output, unless a document stands there already.
 void report(const Error& error, bool json, Color color);
+
+// The last word before a signal ends the process, on a thread beside those at work: with --json, where nothing was printed
+// yet, the error. Nobody else prints afterwards.
+void report_interrupt(bool json);
 
 // Text of messages and names as one line that a terminal may get.
 std::string one_line(std::string_view text);
@@ -36,6 +40,9 @@ std::string document(const nlohmann::ordered_json& json);
 
 // Writes text to standard output and flushes it; fails where it cannot be written (a full disk).
 Result<void> print(std::string_view text);
+
+// Whether `write_file` may well succeed: asked before what takes long, without touching the file. Empty: no file.
+Result<void> can_be_written(const std::string& path);
 
 // Writes a file, replacing what it held; the error says why it cannot be.
 Result<void> write_file(const std::string& path, std::string_view text);

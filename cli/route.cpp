@@ -1,6 +1,7 @@
 // sidestep route SRC DST: the planner's answer; moves nothing.
 #include <memory>
 
+#include "interrupt.hpp"
 #include "operand.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -27,6 +28,7 @@ Result<void> run_route(const Globals& globals, const RouteCommand& command) {
         return Error{ErrorCode::invalid_argument, "a route is priced for a size", from->place.to_string(),
                      "give --size"};
 
+    const Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
     const auto route = context->route(from->place, to->place, *bytes, copy_options(globals, command.flags));

@@ -224,7 +224,7 @@ Result<void> report_save(const Globals& globals, const SaveCommand& command, con
 Result<void> run_save(const Globals& globals, const SaveCommand& command) {
     const auto path = path_of(command);
     if (!path) return path.error();
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
     const auto source = find_source(*context, command);

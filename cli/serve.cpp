@@ -38,7 +38,7 @@ std::string text_of(const Serving& serving, const std::string& listen) {
 }
 
 Result<void> run_serve(const Globals& globals, ServeOptions options) {
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
     const Interrupt::Cancellable ends(interrupt);

@@ -15,6 +15,7 @@
 #include <sidestep/record.hpp>
 #include <sidestep/topology_diff.hpp>
 
+#include "interrupt.hpp"
 #include "report.hpp"
 #include "topo_nodes.hpp"
 #include "verb.hpp"
@@ -219,6 +220,7 @@ Action define_topo(CLI::App& app, const Globals& globals) {
     stands_alone(app, "--record", {"--format", "--output", "--theme", "--node"});
     define_diff(app, *command);
     return [command, &globals]() -> Result<ExitCode> {
+        const Interrupt interrupt(globals);
         if (command->diff->parsed()) return run_diff(*command, globals);
         const auto result = run_topo(*command, globals);
         if (!result) return result.error();

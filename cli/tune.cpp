@@ -80,10 +80,11 @@ collective::Plan plan_of(bool emulated) {
 }
 
 Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
-    Interrupt interrupt;
+    Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
     note_lenders(*context, globals);
+    if (auto writable = can_be_written(command.to); !writable) return writable;
     if (const std::string missing = bench::fewer_than_two_gpus(*context); !missing.empty())
         return Error{
             ErrorCode::unsupported, fmt::format("collectives need two GPUs: {}", missing), "tune", {}};

@@ -59,7 +59,7 @@ Result<std::vector<T>> parse_list(const std::string& text, const char* what, con
         const std::optional<T> found = find(word);
         if (!found)
             return Error{ErrorCode::invalid_argument, fmt::format("'{}' is no {}", word, what), text,
-                         "sidestep help bench lists them"};
+                         "sidestep help bench collective lists them"};
         list.push_back(*found);
     }
     return list;

@@ -12,7 +12,7 @@
 namespace sidestep {
 
 struct ProbeOptions {
-    Bytes bytes = Bytes{64} << 20;  // of one copy; at least 4 KiB
+    Bytes bytes = Bytes{64} << 20;  // of one copy; at least 4 KiB, and what is left over of 8 is not copied
     int repeats = 5;                // timed copies of each pair, after one that is checked
     // Called before the first pair and after each, with those done and all; where it answers false, the report ends
     // there.
@@ -20,8 +20,8 @@ struct ProbeOptions {
 };
 
 // Copies between every two GPUs of the context, each way, by each engine, and back through host memory.
-// Allocates two buffers of `bytes` on each GPU and frees them. ErrorCode::unsupported with fewer than two
-// GPUs or more than 32. Takes a second or so a pair.
+// Allocates two buffers of `bytes` on each GPU and frees them. ErrorCode::invalid_argument with fewer bytes than that,
+// ErrorCode::unsupported with fewer than two GPUs or more than 32. Takes a second or so a pair.
 SIDESTEP_API Result<ProbeReport> probe_pairs(const Context& context, const ProbeOptions& options = {});
 
 }  // namespace sidestep

@@ -133,6 +133,35 @@ def size_of(nbytes: Any, where: str) -> int:
     return number
 
 
+def number_of(number: Any, what: str, where: str, most: int) -> int:
+    """A whole number from 0 to `most`."""
+    try:
+        whole = operator.index(number)
+    except TypeError:
+        whole = -1
+    if not 0 <= whole <= most:
+        raise _wrong(f"{what} is {_shown(number)}", where, f"it has to be a whole number from 0 to {most}")
+    return whole
+
+
+def seconds_of(seconds: Any, option: str) -> float:
+    """A number of seconds."""
+    try:
+        return float(seconds)
+    except (TypeError, ValueError):
+        _core.refuse_option(option, _shown(seconds))
+
+
+def message_of(text: Any) -> bytes:
+    """What notify() hands over: text as UTF-8, or bytes. Of an int bytes() would make as many zeros."""
+    if isinstance(text, str):
+        return text_of(text, "text", "notify").encode()
+    try:
+        return bytes(memoryview(text))
+    except TypeError:
+        raise _wrong(f"text is {_shown(text)}, of type {type(text).__name__}", "notify", "it has to be a str or bytes") from None
+
+
 def set_options(options: Any, **values: Any) -> Any:
     """Sets what is not None; what is None stays as the library has it."""
     for name, value in values.items():

@@ -7,8 +7,8 @@ import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 from . import _core, _cuda, _devices
-from ._arguments import (bytes_in, lanes_of, machine_of, metadata_of, path_of, paths_of, patterns_of, place_name_of, progress_of,
-                         rules_of, set_options, size_of, text_of)
+from ._arguments import (bytes_in, lanes_of, machine_of, message_of, metadata_of, number_of, path_of, paths_of, patterns_of, place_name_of,
+                         progress_of, rules_of, seconds_of, set_options, size_of, text_of)
 from ._checkpoint import Checkpoint, content_of
 from ._ends import end_of, tensors_of
 from ._errors import Error
@@ -150,12 +150,13 @@ class Context:
         none comes in that time. `rate`: most bytes a second that all clients together move here, and from here; 0: no bound."""
         return self._handle.serve(text_of(listen, "listen", "serve"), text_of(allow, "allow", "serve"),
                                   "" if key_file is None else path_of(key_file, "key_file"), text_of(name, "name", "serve"),
-                                  text_of(metrics, "metrics", "serve"), notifications, rate)
+                                  text_of(metrics, "metrics", "serve"), number_of(notifications, "notifications", "serve", (1 << 31) - 1),
+                                  number_of(rate, "rate", "serve", (1 << 64) - 1))
 
     def notify(self, node: str, text: Union[str, bytes]) -> None:
         """Gives a program that serves at the node up to 4096 bytes (a str as UTF-8), once; waits until the node has them.
         After a copy has ended it says that the bytes are there."""
-        self._handle.notify(text_of(node, "node", "notify"), text.encode() if isinstance(text, str) else bytes(text))
+        self._handle.notify(text_of(node, "node", "notify"), message_of(text))
 
     def publish(self, name: str, memory: Any, *, deadline: Optional[float] = None) -> Publication:
         """See sidestep.publish."""
@@ -169,8 +170,9 @@ class Context:
         or with an `id` of sidestep.new_group_id() that all ranks are given. `device` is this rank's GPU; None: that of the local
         rank. timeout: seconds that a rank waits for another (60), 0: no limit. Ctrl-C ends the wait. `sidestep ps` shows `name`."""
         place = "" if device is None else self.place_of(device)
-        return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"), rank, ranks, place,
-                                        None if timeout is None else float(timeout), text_of(name, "a name", "group")))
+        return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"), number_of(rank, "rank", "group", (1 << 31) - 1),
+                                        number_of(ranks, "ranks", "group", (1 << 31) - 1), place,
+                                        None if timeout is None else seconds_of(timeout, "timeout"), text_of(name, "a name", "group")))
 
     def place_of(self, device: Any) -> str:
         """'cpu', 'cuda:0' (CUDA's number), 0 (the same), 'gpu:0' (NVML's number), torch.device -> 'host', 'gpu:0'."""

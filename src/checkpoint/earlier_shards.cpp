@@ -146,6 +146,12 @@ void EarlierShards::drop_all(const std::string& folder) {
 namespace sidestep {
 
 Result<std::vector<std::string>> repair(const std::string& folder) {
+    SIDESTEP_TRY(const auto there, driver::file_facts(folder));
+    if (!there || there->type != driver::FileType::directory)
+        return Error{there ? ErrorCode::invalid_argument : ErrorCode::not_found,
+                     fmt::format("there is no folder {}", folder),
+                     "repair",
+                     {}};
     SIDESTEP_TRY(const auto turn,
                  driver::LockFile::take(checkpoint::save_lock(folder), checkpoint::lock_wait));
     SIDESTEP_TRY(const std::vector<std::string> left,

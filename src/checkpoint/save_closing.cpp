@@ -87,12 +87,12 @@ Result<void> SaveClosing::begin() {
     SIDESTEP_TRY(const auto facts, driver::file_facts(folder_));
     if (!facts)
         return Error{ErrorCode::not_found, fmt::format("the folder {} does not exist", folder_), "save",
-                     "make it, or leave shard_bytes at 0 for one file of that name"};
+                     "make it, or ask for one file of that name, not for several"};
     if (facts->type != driver::FileType::directory)
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} is a {}, and several files need a folder", folder_,
                                  driver::to_string(facts->type)),
-                     "save", "leave shard_bytes at 0 for one file of that name"};
+                     "save", "ask for one file of that name, not for several"};
     return {};
 }
 

@@ -93,6 +93,9 @@ double bus_factor(Collective collective, int ranks);
 // In GB/s, of an operation that takes `us` microseconds; 0 for one that takes none.
 double bus_rate(const Operation& operation, int ranks, double us);
 
+// Of a file of figures, in bytes.
+inline constexpr std::size_t largest_figures = 64 << 10;
+
 // A tuning file: JSON of Figures with a version and the machine's name; figures it leaves out stay the
 // built-in ones of the wire. Errors name line or key.
 Result<Figures> parse_figures(const std::string& json, Wire wire);

@@ -17,7 +17,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int format_version = 1;
-constexpr std::size_t largest_file = 64 << 10;
 constexpr std::uint64_t max_threshold = std::uint64_t{1} << 40;
 
 struct Rate {
@@ -153,9 +152,9 @@ Figures built_in_figures(Wire wire) {
 namespace {
 
 Result<Json> checked_file(const std::string& json) {
-    if (json.size() > largest_file)
+    if (json.size() > largest_figures)
         return bad(fmt::format("the file has {}: at most {} make sense", format_bytes(json.size()),
-                               format_bytes(largest_file)));
+                               format_bytes(largest_figures)));
     SIDESTEP_TRY(Json object, parse_once(json));
     SIDESTEP_CHECK(check_version(object));
     return object;

@@ -7,6 +7,7 @@
 #include "base/try.hpp"
 #include "context/impl.hpp"
 #include "context/network.hpp"
+#include "topology/text_file_reader.hpp"
 
 namespace sidestep {
 namespace {
@@ -45,8 +46,12 @@ Result<Context> Context::open(ContextOptions options) {
     SIDESTEP_TRY(Topology topology, Topology::open(machine));
     const std::string& probe = options.probe_file.empty() ? environment.probe_file : options.probe_file;
     if (!probe.empty()) {
-        SIDESTEP_TRY(const ProbeReport report, ProbeReport::load(probe));
-        SIDESTEP_TRY(topology, topology.with_probe(report));
+        const char* named_by = options.probe_file.empty() ? "SIDESTEP_PROBE_FILE" : "";
+        const auto report = ProbeReport::load(probe);
+        if (!report) return topology::at_file(report.error(), named_by);
+        auto probed = topology.with_probe(*report);
+        if (!probed) return topology::at_file(topology::at_file(probed.error(), probe), named_by);
+        topology = std::move(*probed);
     }
 
     auto impl = base::make_shared_here<Impl>(std::move(topology));

@@ -14,7 +14,7 @@
 #include "base/try.hpp"
 #include "collective/member.hpp"
 #include "context/impl.hpp"
-#include "driver/files.hpp"
+#include "topology/text_file_reader.hpp"
 
 namespace sidestep {
 
@@ -106,11 +106,13 @@ GroupOptions settled(GroupOptions options, const base::Environment& environment)
 
 Result<std::string> stored_figures(const std::string& path) {
     if (path.empty()) return std::string();
-    const auto text = driver::read_text(path);
-    if (!text)
-        return Error{ErrorCode::not_found, "the figures of SIDESTEP_TUNING cannot be read", path,
-                     "sidestep tune writes them"};
-    return collective::figures_for_others(*text);
+    constexpr const char* variable = "SIDESTEP_TUNING";
+    const auto text = topology::read_text_file(path, collective::largest_figures,
+                                               {"file of figures", "sidestep tune --to writes one"});
+    if (!text) return topology::at_file(text.error(), variable);
+    auto figures = collective::figures_for_others(*text);
+    if (!figures) return topology::at_file(topology::at_file(figures.error(), path), variable);
+    return figures;
 }
 
 Result<Group> join(const std::shared_ptr<ContextAccess::Impl>& context, const Seating& seating,

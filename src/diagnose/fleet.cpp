@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 
 #include <sidestep/doctor.hpp>
 #include <sidestep/topology.hpp>
@@ -73,6 +75,8 @@ std::string words_of(const OddMachine& odd) {
 
 Result<Fleet> compare_machines(const std::string& folder,
                                const std::function<bool(int done, int all)>& progress) {
+    if (std::error_code ignored; !std::filesystem::is_directory(folder, ignored))
+        return Error{ErrorCode::not_found, fmt::format("the folder {} does not exist", folder), "doctor", {}};
     Fleet fleet;
     std::vector<std::pair<std::string, Parts>> machines;
     const std::vector<std::string> names = driver::MachineFiles(folder).names("/");

@@ -150,7 +150,7 @@ Result<void> Prober::probe(int from, int to, ProbeReport& report) {
 Result<ProbeReport> Prober::run() {
     const Topology& topology = context_.topology();
     const int gpus = topology.gpu_count();
-    const Bytes bytes = std::max(options_.bytes, smallest) / sizeof(std::uint64_t) * sizeof(std::uint64_t);
+    const Bytes bytes = options_.bytes / sizeof(std::uint64_t) * sizeof(std::uint64_t);
     options_.repeats = std::max(options_.repeats, 1);
     for (int gpu = 0; gpu < gpus; ++gpu) {
         SIDESTEP_TRY(Allocation source, context_.allocate(Place::gpu(gpu), bytes));
@@ -190,6 +190,12 @@ Result<ProbeReport> probe_pairs(const Context& context, const ProbeOptions& opti
         return Error{ErrorCode::unsupported,
                      fmt::format("a probe of {} GPUs would take hours", context.topology().gpu_count()),
                      context.topology().name(), fmt::format("it takes machines of up to {} GPUs", max_gpus)};
+    }
+    if (options.bytes < smallest) {
+        return Error{ErrorCode::invalid_argument,
+                     fmt::format("a probe copies at least {}, not {}", format_bytes(smallest),
+                                 format_bytes(options.bytes)),
+                     "bytes", ""};
     }
     return Prober(context, options).run();
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "diagnose/driver_records.hpp"
+#include "topology/p2pdma_reader.hpp"
 
 namespace sidestep::diagnose {
 
@@ -84,18 +85,18 @@ constexpr std::string_view values_kept[] = {"CUDA_LAUNCH_BLOCKING",
                                             "UCX_IB_PCI_RELAXED_ORDERING",
                                             "UCX_TLS"};
 
-// Of the others, which hold addresses, paths and keys, the names.
-std::string masked_environment(const std::string& text) {
+// Of the others, which hold addresses, paths and keys, the names. Each entry ends with `separator`.
+std::string masked_settings(const std::string& text, char separator) {
     const std::vector<std::string_view> known = {
         "NCCL_",    "UCX_",     "CUFILE_", "CUDA_",     "NVIDIA_VISIBLE",
         "NVSHMEM_", "PYTORCH_", "TORCH_",  "SIDESTEP_", "KUBERNETES_SERVICE_HOST="};
     std::string kept;
-    for (const std::string& entry : split(text, '\0')) {
+    for (const std::string& entry : split(text, separator)) {
         if (!starts_with_any(entry, known)) continue;
-        const std::string name = entry.substr(0, entry.find('='));
+        const std::string name = entry.substr(0, entry.find_first_of("= \t"));
         const bool whole =
             std::find(std::begin(values_kept), std::end(values_kept), name) != std::end(values_kept);
-        kept += (whole ? entry : name + "=masked") + '\0';
+        kept += (whole ? entry : name + "=masked") + separator;
     }
     return kept;
 }
@@ -228,7 +229,11 @@ std::string masked(const std::string& path, std::string text, const std::string&
                "recorded: only the symbols that are looked for\n";
     }
     if (path == "/proc/cmdline") text = masked_command_line(text);
-    if (path == "/proc/self/environ") text = masked_environment(text);
+    if (path == "/proc/self/environ") text = masked_settings(text, '\0');
+    if (path == "/etc/nccl.conf") text = masked_settings(text, '\n');
+    // Settings of cuFile, which name addresses and folders; one of them is looked for.
+    if (path.ends_with(".json"))
+        text = fmt::format("{{\"use_pci_p2pdma\": {}}}\n", topology::asks_for_p2pdma(text));
     if (path.find("/gids/") != std::string::npos) text = masked_gid(text);
     if (path.ends_with("/mountinfo")) text = masked_mounts(text);
     if (path.starts_with("/proc/driver/")) text = without_serials(text);

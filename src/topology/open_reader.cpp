@@ -48,7 +48,9 @@ Result<Topology> read_named(const topology::MachineName& machine, std::string_vi
 }  // namespace
 
 Result<ProbeReport> ProbeReport::load(const std::string& path) {
-    SIDESTEP_TRY(const std::string text, topology::read_text_file(path, largest_probe));
+    SIDESTEP_TRY(const std::string text,
+                 topology::read_text_file(path, largest_probe,
+                                          {"probe report", "sidestep doctor --probe --save writes one"}));
     return from_json(text, path);
 }
 

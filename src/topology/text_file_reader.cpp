@@ -14,29 +14,30 @@ namespace sidestep::topology {
 
 namespace {
 
-Error file_error(const std::string& path, const char* what, int number) {
+Error file_error(const std::string& path, const TextFileKind& kind, const char* what, int number) {
     ErrorCode code = ErrorCode::io_error;
     std::string hint;
     if (number == ENOENT || number == ENOTDIR) {
         code = ErrorCode::not_found;
-        hint = "give the path of a topology file, or the name of a built-in machine";
+        hint = kind.absent;
     }
     if (number == EACCES || number == EPERM) code = ErrorCode::permission_denied;
-    return Error{code, fmt::format("the topology file cannot be {}: {}", what, std::strerror(number)), path,
+    return Error{code, fmt::format("the {} cannot be {}: {}", kind.name, what, std::strerror(number)), path,
                  hint};
 }
 
-Result<std::string> read_all(int fd, const std::string& path, std::size_t max) {
+Result<std::string> read_all(int fd, const std::string& path, std::size_t max, const TextFileKind& kind) {
     struct stat status = {};
-    if (::fstat(fd, &status) != 0) return file_error(path, "read", errno);
+    if (::fstat(fd, &status) != 0) return file_error(path, kind, "read", errno);
     if (!S_ISREG(status.st_mode)) {
-        return Error{ErrorCode::invalid_argument, "the topology file is not a regular file", path, ""};
+        return Error{ErrorCode::invalid_argument, fmt::format("the {} is not a regular file", kind.name),
+                     path, ""};
     }
     const auto size = static_cast<std::size_t>(status.st_size);
     if (size > max) {
         return Error{
             ErrorCode::invalid_argument,
-            fmt::format("the topology file holds {}, more than {}", format_bytes(size), format_bytes(max)),
+            fmt::format("the {} holds {}, more than {}", kind.name, format_bytes(size), format_bytes(max)),
             path, ""};
     }
     std::string text(size, '\0');
@@ -44,7 +45,7 @@ Result<std::string> read_all(int fd, const std::string& path, std::size_t max) {
     while (filled < size) {
         const ssize_t got = ::read(fd, text.data() + filled, size - filled);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return file_error(path, "read", errno);
+        if (got < 0) return file_error(path, kind, "read", errno);
         if (got == 0) break;  // cut off meanwhile; the parser will say where it ends
         filled += static_cast<std::size_t>(got);
     }
@@ -54,11 +55,11 @@ Result<std::string> read_all(int fd, const std::string& path, std::size_t max) {
 
 }  // namespace
 
-Result<std::string> read_text_file(const std::string& path, std::size_t max) {
+Result<std::string> read_text_file(const std::string& path, std::size_t max, const TextFileKind& kind) {
     // O_NONBLOCK: a pipe without a writer would keep open() waiting.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return file_error(path, "opened", errno);
-    auto text = read_all(fd, path, max);
+    if (fd < 0) return file_error(path, kind, "opened", errno);
+    auto text = read_all(fd, path, max, kind);
     ::close(fd);
     return text;
 }

@@ -265,7 +265,13 @@ class Doctor(CommandTest):
 
     def test_what_makes_no_sense(self):
         self.refused(USAGE, "--probe", "doctor", "--save", "x")
+        for words in [["--probe"], ["--peer", "n"]]:
+            self.refused(USAGE, ["--size", "no bytes"], "doctor", *words, "--size", "0")
+        self.refused(USAGE, "at least 4 KiB, not 8 B", "doctor", "--probe", "--size", "8")
         self.refused(USAGE, "no/such", "doctor", machine="/no/such/folder")
+        self.refused(USAGE, "mig-no", "doctor", "--probe", "mig-no")
+        self.refused(USAGE, "no-machine", "doctor", "--probe", "--expect", "no-machine")
+        self.refused(USAGE, ["no/such", "does not exist"], "doctor", "--fleet", "no/such", machine=None)
 
     def test_options_that_would_not_be_followed(self):
         for one, others in [("--fleet .", ["--expect dgx-h100", "--all", "--html P", "--probe", "--peer n", "--pages D", "acs"]),

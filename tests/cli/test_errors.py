@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
+import time
 import unittest
 
 import harness
@@ -94,6 +96,19 @@ class BadMachines(harness.CommandTest):
     def test_variable_that_cannot_be_read(self):
         env = harness.environment(SIDESTEP_FILE_IO="carrier-pigeon")
         self.refused(USAGE, "SIDESTEP_FILE_IO", "topo", env=env)
+
+    def test_files_that_variables_name(self):
+        os.mkfifo(self.dir / "pipe")
+        self.write("bad.json", b"{")
+        for variable, words in [("SIDESTEP_PROBE_FILE", ["route", "gpu:0", "gpu:1"]),
+                                ("SIDESTEP_TUNING", ["bench", "collective", "barrier", "--gpu", "0,1", "--smoke"])]:
+            for name in ["nowhere.json", "pipe", "bad.json"]:
+                path = str(self.dir / name)
+                outcome = self.run_command(*words, env=harness.environment(**{variable: path}))
+                with self.subTest(variable=variable, name=name):
+                    self.assertNotEqual(outcome.code, DONE)
+                    self.assertIn(f"{variable}: {path}", outcome.err)
+                    self.assertNotIn("topology file", outcome.err)
 
 
 class BadOptions(harness.CommandTest):
@@ -257,6 +272,33 @@ class RequiredPath(harness.CommandTest):
         # Not for the few bytes that go ahead of a copy between memories.
         self.refused(FAILED, f"of {1 << 30} bytes copied", "copy", "host", "gpu:0", "--size", "1GiB", "--quiet", "--deadline", "1ms")
 
+    def test_files_that_cannot_be_written(self):
+        """Said before anything is measured; where it comes out later, what was measured is there to read."""
+        (self.dir / "folder").mkdir()
+        for option, words in [("--save", ["bench", "--smoke", "--case", "host_small"]), ("--html", ["bench", "--smoke", "--case", "host_small"]),
+                              ("--save", ["bench", "collective", "barrier", "--gpu", "0,1", "--smoke"]),
+                              ("--save", ["doctor", "--probe", "--size", "4KiB"]), ("--html", ["doctor"]), ("--to", ["tune", "--ranks", "2"])]:
+            for path in ["nowhere/file", "folder"]:
+                self.refused(USAGE, path, *words, option, path)
+            with self.subTest(words=words, option=option):
+                outcome = self.run_command(*words, option, "/dev/full")
+                self.assertEqual(outcome.code, FAILED)
+                self.assertGreater(outcome.out.count("\n"), 2)
+                self.assertIn("/dev/full", outcome.err)
+                outcome = self.run_command(*words, option, "/dev/full", "--json")
+                self.assertEqual(outcome.code, FAILED)
+                self.assertNotIn("error", json.loads(outcome.out))
+                self.assertIn("/dev/full", outcome.err)
+
+    def test_descriptors_that_are_closed(self):
+        """What opens a file then gets no number at which output goes into it."""
+        for number, words, code in [(0, ["topo"], DONE), (1, ["topo"], FAILED), (1, ["copy", "host", "gpu:0", "--size", "4KiB"], FAILED),
+                                    (2, ["topo"], DONE), (1, ["topo", "--output", "machine.json"], DONE)]:
+            outcome = self.run_command(*words, preexec_fn=lambda: os.close(number))
+            with self.subTest(number=number, words=words):
+                self.assertEqual(outcome.code, code, outcome.err)
+                self.assertEqual("Bad file descriptor (standard output)" in outcome.err, code == FAILED, outcome.err)
+
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:
             outcome = harness.subprocess.run(
@@ -292,6 +334,27 @@ class ErrorsAsJson(harness.CommandTest):
         self.assertEqual(
             self.error(PATH_UNAVAILABLE, "copy", "file:a", "file:b", "--require", "direct"), "path_unavailable"
         )
+
+    def test_interrupted(self):
+        """At any time: also before there is anything to cancel."""
+        for words in [["bench", "--case", "peer_engine", "--samples", "10000"], ["copy", "host", "gpu:0", "--size", "1GiB", "--repeat", "1000"],
+                      ["doctor", "--probe", "--size", "64MiB"], ["tune"]]:
+            process = harness.subprocess.Popen(
+                [harness.BINARY, "--machine", harness.MACHINE, *words, "--json"], stdin=harness.subprocess.DEVNULL,
+                stdout=harness.subprocess.PIPE, stderr=harness.subprocess.PIPE, cwd=self.dir, env=harness.environment())
+            try:
+                until = time.monotonic() + harness.LIMIT_SECONDS
+                status = pathlib.Path(f"/proc/{process.pid}/status")
+                while not int(status.read_text().split("SigBlk:")[1].split()[0], 16) & 1 << signal.SIGINT - 1:
+                    self.assertLess(time.monotonic(), until)
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=harness.LIMIT_SECONDS)
+            finally:
+                process.kill()
+                process.communicate()
+            with self.subTest(words=words):
+                self.assertEqual((process.returncode, err), (harness.INTERRUPTED, b""))
+                self.assertEqual(json.loads(out)["error"]["code"], "cancelled")
 
     def test_success_is_no_error(self):
         self.assertEqual(self.run_command("topo", "--json").code, DONE)

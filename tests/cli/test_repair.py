@@ -37,8 +37,8 @@ class Repair(harness.CommandTest):
 
     def test_what_is_refused(self):
         self.write("file", b"x")
-        self.refused(harness.USAGE, "absent", "repair", "absent", machine=None)
-        self.refused(harness.USAGE, "file", "repair", "file", machine=None)
+        self.refused(harness.USAGE, "there is no folder absent", "repair", "absent", machine=None)
+        self.refused(harness.USAGE, "there is no folder file", "repair", "file", machine=None)
         self.refused(harness.USAGE, "FOLDER", "repair", machine=None)
 
 

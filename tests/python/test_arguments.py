@@ -109,6 +109,18 @@ class WrongTypeTest(PackageTest):
             self.says("not a path", save, {"x": b"1"}, wrong)
         self.assertFalse(path.exists())
 
+    def test_numbers_and_messages(self):
+        group, serve, notify = self.context.group, self.context.serve, self.context.notify
+        for wrong in ("1", 1.5, None, [], -1, 1 << 64):
+            for option in ("rank", "ranks"):
+                self.says(f"{option} is", group, "gpu:0", id="0" * 32, **{option: wrong})
+            for option in ("notifications", "rate"):
+                self.says(f"{option} is", serve, "host", listen="127.0.0.1:0", key_file=self.folder / "key", **{option: wrong})
+        for wrong in ("soon", [], -1):
+            self.says("timeout", group, "gpu:0", id="0" * 32, timeout=wrong)
+        for wrong in (5, None, 1.5, ["a"]):  # bytes(5) would be five zeros
+            self.says("text is", notify, "node", wrong)
+
     def test_loads(self):
         path, load = self.folder / "a.safetensors", self.context.load
         written.write(path, {"w": ("U8", (4, 2), bytes(8))})

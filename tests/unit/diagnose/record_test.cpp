@@ -93,6 +93,25 @@ TEST(RecordMasks, KeepOfTheEnvironmentWhatChecksRead) {
     EXPECT_EQ(masked("/proc/self/environ", together(given), ""), together(kept));
 }
 
+TEST(RecordMasks, KeepOfFilesOfSettingsWhatChecksRead) {
+    EXPECT_EQ(
+        masked(
+            "/etc/nccl.conf",
+            "# of node7\nNCCL_P2P_LEVEL=NVL\nNCCL_SOCKET_IFNAME=eth7\nNCCL_COMM_ID 10.1.2.3:99\nSECRET=1\n",
+            ""),
+        "NCCL_P2P_LEVEL=NVL\nNCCL_SOCKET_IFNAME=masked\nNCCL_COMM_ID=masked\n");
+    for (const char* path : {"/etc/cufile.json", "/keys/a.json"}) {
+        EXPECT_EQ(
+            masked(
+                path,
+                "// me\n{\"properties\": {\"use_pci_p2pdma\": true, \"rdma_dev_addr_list\": [\"10.1.2.3\"]}}",
+                ""),
+            "{\"use_pci_p2pdma\": true}\n");
+        EXPECT_EQ(masked(path, "{\"logging\": {\"dir\": \"/data/me\"}}", ""),
+                  "{\"use_pci_p2pdma\": false}\n");
+    }
+}
+
 // A check that reads another one has to have it kept: a record would answer "masked" to it.
 TEST(RecordMasks, KeepEveryVariableThatIsNamedInTheChecks) {
     const std::regex name("\"((?:NCCL|CUDA|UCX|CUFILE|NVSHMEM|PYTORCH|TORCH|SIDESTEP)_[A-Z0-9_]+)\"");
