@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -178,6 +179,65 @@ TEST_F(Trial, LostConnectionsDoNotWaitForOtherTasks) {
     EXPECT_TRUE(test::comes([&] { return session->renewed() == 1; }));
     over = true;
     over.notify_all();
+}
+
+// Nobody knows of what an answer names that nobody has waited for.
+TEST_F(Trial, WhatIsAnsweredTooLateIsGivenBack) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto peer = two.peer().value();
+    const auto ask = [&](Word word, const std::string& body) {
+        return peer->ask(word, body, test::patience());
+    };
+    const Bytes all = Bytes{1} << 20;
+    const std::string whole = to_body(AllocateRequest{Place::host(), all}),
+                      little = to_body(AllocateRequest{Place::host(), 4096});
+    const auto allocate = [&](const std::string& body) {
+        const auto answer = ask(Word::allocate, body);
+        return answer ? std::optional(parse_allocated(*answer)->address) : std::nullopt;
+    };
+    const auto address = allocate(little).value();
+    const auto region = [&] { return parse_attached(ask(Word::trial, {}).value())->region; };
+    const AttachRequest part{
+        Buffer::memory(Place::host(), reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), 4096),
+        {}};
+    const auto answered = [&](const char* word) {
+        const std::string line =
+            std::string("sidestep_requests_total{word=\"") + word + "\",outcome=\"ok\"} ";
+        const std::string text = two.server->metrics();
+        return std::stoi(text.substr(text.find(line) + line.size()));
+    };
+    // Asks until nobody has waited; answers how often that was. What was answered in time is given back here.
+    const auto too_late = [&](Word word, const char* name, const std::function<std::string()>& body) {
+        const int before = answered(name);
+        int times = 1;
+        for (; const auto answer = peer->ask(word, body(), test::Clock::now()); ++times)
+            word == Word::allocate ? peer->tell(Word::free, to_body(parse_allocated(*answer)->address))
+                                   : peer->tell(Word::detach, to_body(parse_attached(*answer)->region));
+        EXPECT_TRUE(test::comes([&] { return answered(name) >= before + times; })) << name;
+        return static_cast<std::uint64_t>(times);
+    };
+    const std::uint64_t mine = parse_attached(ask(Word::attach, to_body(part)).value())->region;
+    const auto reach = [&] {
+        const auto token = parse_token(ask(Word::lend, to_body(mine)).value()).value();
+        return to_body(ReachRequest{two.server->addresses().front().to_string(), token, 1});
+    };
+    struct Case {
+        Word word;
+        const char* name;
+        std::function<std::string()> body;
+    };
+    for (const auto& [word, name, body] :
+         {Case{Word::trial, "trial", [] { return std::string(); }},
+          Case{Word::attach, "attach", [&] { return to_body(part); }}, Case{Word::reach, "reach", reach}}) {
+        const std::uint64_t before = region();
+        const std::uint64_t times = too_late(word, name, body);
+        for (std::uint64_t number = before + 1; number <= before + times; ++number)
+            EXPECT_TRUE(test::comes([&] { return !ask(Word::report, to_body(number)); })) << name;
+    }
+    peer->tell(Word::detach, to_body(mine));
+    peer->tell(Word::free, to_body(address));
+    too_late(Word::allocate, "allocate", [&] { return little; });
+    EXPECT_TRUE(test::comes([&] { return allocate(whole).has_value(); }));
 }
 
 TEST_F(Trial, WithoutSocketsItFails) {
