@@ -24,7 +24,11 @@
 namespace sidestep::wire {
 namespace {
 
-enum class Lies { never, in_one_byte, by_silence };
+enum class Lies { never, in_one_byte, by_silence, by_hanging };
+
+// What takes a socket by Lies::by_hanging does not come back while this is set.
+std::atomic<bool> hangs{false};
+std::atomic<int> hanging{0};
 
 // Sockets under another name, which change a byte of each large push, or send none.
 class OtherEngine final : public backend::NetworkEngine {
@@ -44,11 +48,15 @@ private:
     public:
         OtherLink(std::shared_ptr<backend::Link> inner, Lies lies) : inner_(std::move(inner)), lies_(lies) {}
         Result<void> add(int socket, const backend::SocketKeys& keys) override {
+            if (lies_ == Lies::by_hanging) {
+                ++hanging;
+                hangs.wait(true);
+            }
             return inner_->add(socket, keys);
         }
         std::size_t sockets() const override { return inner_->sockets(); }
         void send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override {
-            if (frame.kind != backend::Frame::Kind::push || lies_ == Lies::never)
+            if (frame.kind != backend::Frame::Kind::push || lies_ == Lies::never || lies_ == Lies::by_hanging)
                 return inner_->send(frame, payload, std::move(sent));
             if (lies_ == Lies::by_silence) return sent();
             const auto changed = std::make_shared<std::string>(static_cast<const char*>(payload), frame.size);
@@ -179,6 +187,20 @@ TEST_F(Trial, LostConnectionsDoNotWaitForOtherTasks) {
     EXPECT_TRUE(test::comes([&] { return session->renewed() == 1; }));
     over = true;
     over.notify_all();
+}
+
+// An engine of a node that does not come back from a socket that it was given.
+TEST_F(Trial, WhoHangsHoldsUpNoQuestion) {
+    hangs = true;
+    const Two two(Lies::by_hanging, Lies::never, true);
+    const auto peer = two.peer().value();
+    std::thread opens([&] { static_cast<void>(peer->session(1, test::patience())); });
+    EXPECT_TRUE(test::comes([&] { return hanging > 0; }));
+    const auto lent = peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience());
+    EXPECT_TRUE(lent) << lent.error().to_string();
+    hangs = false;
+    hangs.notify_all();
+    opens.join();
 }
 
 // Nobody knows of what an answer names that nobody has waited for.
