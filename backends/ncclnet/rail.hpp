@@ -144,7 +144,7 @@ private:
     Result<void> ask(backend::LinkOwner& owner, Asked asked, const unsigned char* bytes);
     Result<bool> ask_again(backend::LinkOwner& owner);
     Result<void> land_offer(backend::LinkOwner& owner, const Asked& asked, backend::Landing landing);
-    Result<void> grant_waiting();
+    Result<void> grant_waiting(const backend::LinkOwner& owner);
     bool may_read() const;
     Result<void> take_bytes(backend::LinkOwner& owner, std::uint16_t number);
 

@@ -62,7 +62,7 @@ Result<void> Rail::take_in(backend::LinkOwner& owner) {
         const std::lock_guard lock(mutex_);
         wait_for(small_later_ < most_small_later, out_);
     }
-    SIDESTEP_CHECK(grant_waiting());
+    SIDESTEP_CHECK(grant_waiting(owner));
     return flush();
 }
 
@@ -210,14 +210,14 @@ Result<void> Rail::land_offer(backend::LinkOwner& owner, const Asked& asked, Lan
 }
 
 // In their order, as long as there are buffers for those whose memory is not prepared.
-Result<void> Rail::grant_waiting() {
+Result<void> Rail::grant_waiting(const backend::LinkOwner& owner) {
     const std::lock_guard lock(mutex_);
     while (!dead_ && !waits_for_bounce_.empty()) {
         const std::uint16_t number = waits_for_bounce_.front();
         OfferIn& offer = offers_in_[number];
         void* to = offer.landing.address;
         if (!offer.range) {
-            SIDESTEP_TRY(offer.bounce, means_->bounces_in->take(wake()));
+            SIDESTEP_TRY(offer.bounce, means_->bounces_in->take(&owner, wake()));
             if (!offer.bounce) return {};
             to = offer.bounce->data.get();
         }

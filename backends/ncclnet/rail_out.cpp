@@ -111,7 +111,7 @@ Result<void> Rail::give_next() {
         const Bytes size = offer.out.frame.size;
         void* from = offer.out.payload;
         if (!offer.range) {
-            SIDESTEP_TRY(offer.bounce, means_->bounces_out->take(wake()));
+            SIDESTEP_TRY(offer.bounce, means_->bounces_out->take(nullptr, wake()));
             if (!offer.bounce) return {};
             from = offer.bounce->data.get();
             std::memcpy(from, offer.out.payload, size);

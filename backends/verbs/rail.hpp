@@ -167,8 +167,8 @@ private:
     Result<void> ask_again(backend::LinkOwner& owner);
     Result<void> land_message(backend::LinkOwner& owner, const Asked& asked, backend::Landing landing);
     Result<void> land_offer(backend::LinkOwner& owner, const Asked& asked, backend::Landing landing);
-    Result<void> grant(std::size_t number);
-    Result<void> grant_waiting();
+    Result<void> grant(const backend::LinkOwner& owner, std::size_t number);
+    Result<void> grant_waiting(const backend::LinkOwner& owner);
     void answer(const Head& head);
     Result<void> post_receive(std::size_t buffer, bool counts);
 

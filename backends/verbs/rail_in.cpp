@@ -99,7 +99,7 @@ Result<void> Rail::drain(backend::LinkOwner& owner, bool all) {
         for (const ibv_wc& entry : came) SIDESTEP_CHECK(take(owner, entry));
         if (std::exchange(all, false)) {
             SIDESTEP_CHECK(ask_again(owner));
-            SIDESTEP_CHECK(grant_waiting());
+            SIDESTEP_CHECK(grant_waiting(owner));
         }
         // Whoever waits for these is answered before more are taken in.
         SIDESTEP_CHECK(flush());
@@ -244,13 +244,13 @@ Result<void> Rail::land_offer(backend::LinkOwner& owner, const Asked& asked, Lan
         waits_for_bounce_.push_back(asked.index);  // not before others
         return {};
     }
-    return grant(asked.index);
+    return grant(owner, asked.index);
 }
 
-Result<void> Rail::grant(std::size_t number) {
+Result<void> Rail::grant(const backend::LinkOwner& owner, std::size_t number) {
     OfferIn& offer = offers_in_[number];
     if (!offer.region) {
-        SIDESTEP_TRY(offer.bounce, means_->bounces_in->take(wake()));
+        SIDESTEP_TRY(offer.bounce, means_->bounces_in->take(&owner, wake()));
         if (!offer.bounce) {
             waits_for_bounce_.push_back(number);
             return {};
@@ -266,10 +266,10 @@ Result<void> Rail::grant(std::size_t number) {
 }
 
 // In their order, as long as there are buffers.
-Result<void> Rail::grant_waiting() {
+Result<void> Rail::grant_waiting(const backend::LinkOwner& owner) {
     auto waiting = std::exchange(waits_for_bounce_, {});
     for (std::size_t i = 0; i < waiting.size(); ++i) {
-        SIDESTEP_CHECK(grant(waiting[i]));
+        SIDESTEP_CHECK(grant(owner, waiting[i]));
         if (waits_for_bounce_.empty()) continue;
         waits_for_bounce_.assign(waiting.begin() + static_cast<std::ptrdiff_t>(i), waiting.end());
         break;

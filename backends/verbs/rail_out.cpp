@@ -175,7 +175,7 @@ Result<void> Rail::write_next() {
         const std::uint16_t number = answered_.front();
         OfferOut& offer = offers_out_[number];
         if (!offer.region) {
-            SIDESTEP_TRY(offer.bounce, means_->bounces_out->take(wake()));
+            SIDESTEP_TRY(offer.bounce, means_->bounces_out->take(nullptr, wake()));
             if (!offer.bounce) return {};
             offer.out.copy_to(offer.bounce->data());
         }

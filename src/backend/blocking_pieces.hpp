@@ -27,9 +27,12 @@ public:
         const std::size_t count = calls.size();
         const auto work = std::make_shared<Work>(std::move(calls), flight);
         flight.queued(work);
-        auto added = workers_.add(std::vector<base::Workers::Task>(count, [work] { work->make_next(); }));
-        if (!added) return added.error();
-        return Progress::pending;
+        // Goes with the last of the tasks, whether they were carried out or dropped at the end.
+        const std::shared_ptr<Work> all(work.get(), [work](Work*) { work->drop(); });
+        auto added = workers_.add(std::vector<base::Workers::Task>(count, [all] { all->make_next(); }));
+        if (added) return Progress::pending;
+        work->withdraw();
+        return added.error();
     }
     Result<Progress> start(Call call, Flight& flight) {
         std::vector<Call> one;
@@ -56,6 +59,9 @@ private:
             note(Error{ErrorCode::cancelled, "it was withdrawn", {}, {}});
             for (std::size_t at = from; at < calls.size(); ++at) calls[at] = nullptr;
             return left.fetch_sub(calls.size() - from) == calls.size() - from;
+        }
+        void drop() {
+            if (withdraw()) flight.end(first);
         }
         void note(Result<void> result) {
             const std::lock_guard lock(mutex);

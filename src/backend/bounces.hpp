@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -21,16 +22,23 @@ struct LargeFrames {
     std::atomic<std::uint64_t> bounced_in{0};
 };
 
-// Buffers, a bounded number; each is made when it is first needed. Any thread. Lives in a shared_ptr.
+// Buffers, a bounded number; each is made when it is first needed. Whoever never gives back what he has leaves some to
+// others: nobody has more than are left. Any thread. Lives in a shared_ptr.
 template <typename Bounce>
 class Bounces : public std::enable_shared_from_this<Bounces<Bounce>> {
 public:
     using Make = std::function<Result<std::unique_ptr<Bounce>>()>;
     Bounces(Make make, std::size_t most) : make_(std::move(make)), most_(most) {}
 
-    // Null where all are in use: `again` is called once, when one has come back. An error where there is none at all.
-    Result<std::shared_ptr<Bounce>> take(std::function<void()> again) {
+    // Null where none is left for him: `again` is called once, when one has come back. An error where there is none at all.
+    // `who`: all that belongs to one other machine; null: gives them back by himself, and may have all.
+    Result<std::shared_ptr<Bounce>> take(const void* who, std::function<void()> again) {
         const std::lock_guard lock(mutex_);
+        const std::size_t left = free_.size() + most_ - all_.size();
+        if (const auto has = held_.find(who); has != held_.end() && has->second >= left) {
+            waiting_.push_back(std::move(again));
+            return std::shared_ptr<Bounce>();
+        }
         if (free_.empty() && all_.size() < most_) {
             auto made = make_();
             if (!made && all_.empty()) return made.error();
@@ -47,16 +55,18 @@ public:
         }
         Bounce* const one = free_.back();
         free_.pop_back();
+        if (who != nullptr) ++held_[who];
         return std::shared_ptr<Bounce>(
-            one, [self = this->shared_from_this()](Bounce* back) { self->give_back(back); });
+            one, [self = this->shared_from_this(), who](Bounce* back) { self->give_back(back, who); });
     }
 
 private:
-    void give_back(Bounce* bounce) {
+    void give_back(Bounce* bounce, const void* who) {
         std::vector<std::function<void()>> waiting;
         {
             const std::lock_guard lock(mutex_);
             free_.push_back(bounce);
+            if (const auto has = held_.find(who); has != held_.end() && --has->second == 0) held_.erase(has);
             waiting.swap(waiting_);
         }
         for (const auto& again : waiting) again();
@@ -67,6 +77,7 @@ private:
     std::size_t most_;
     std::vector<std::unique_ptr<Bounce>> all_;
     std::vector<Bounce*> free_;
+    std::map<const void*, std::size_t> held_;
     std::vector<std::function<void()>> waiting_;
 };
 

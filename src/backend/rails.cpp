@@ -75,6 +75,7 @@ private:
     const Kind kind_;
     const std::weak_ptr<LinkOwner> owner_;
     std::atomic<bool> closing_{false};
+    std::mutex adding_;         // held while a rail is made: each has a number of its own
     mutable std::mutex mutex_;  // guards what follows
     std::condition_variable finished_;
     bool ended_ = false;
@@ -83,8 +84,9 @@ private:
 };
 
 Result<void> RailEngine::RailLink::add(int socket, const SocketKeys& keys) {
-    SIDESTEP_CHECK(engine_.later({}));
+    std::lock_guard adding(adding_);
     SIDESTEP_TRY(auto rail, engine_.rail(socket, sockets(), keys));
+    SIDESTEP_CHECK(engine_.later({}));
     std::lock_guard lock(mutex_);
     if (ended_ || closing_.load()) return has_ended();
     // It keeps neither: it may be called once more while they go.

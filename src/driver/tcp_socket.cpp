@@ -112,16 +112,6 @@ Error nobody_answers(const std::string& where) {
                  "the machine is off or busy, or a firewall drops what is sent there"};
 }
 
-// 0, or an errno value; nothing where the time is over.
-Result<std::optional<int>> finish_connect(int socket, TcpSocket::Time until) {
-    SIDESTEP_TRY(const bool ready, await(socket, POLLOUT, until));
-    if (!ready) return std::optional<int>();
-    int number = 0;
-    socklen_t size = sizeof(number);
-    if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &number, &size) != 0) number = errno;
-    return std::optional(number);
-}
-
 // "10.0.0.2:47900", "[::1]:47900".
 std::string text_of(const Raw& bytes) {
     std::array<char, NI_MAXHOST> host{};
@@ -207,22 +197,59 @@ std::string SocketAddress::to_string() const {
 }
 
 Result<TcpSocket> TcpSocket::connect(const SocketAddress& to, Time until) {
-    const std::string where = to.to_string();
-    SIDESTEP_TRY(Fd fd, make_socket(to.bytes_));
-    send_at_once(fd);
-    const auto* address = reinterpret_cast<const sockaddr*>(to.bytes_.data());
-    if (::connect(fd.get(), address, static_cast<socklen_t>(to.bytes_.size())) != 0) {
+    TcpConnects one;
+    one.begin(to, 0);
+    return std::move(one.next(until, true)->socket);
+}
+
+void TcpConnects::begin(const SocketAddress& to, std::size_t number) {
+    One one{number, to};
+    if (auto made = make_socket(to.bytes_)) {
+        one.fd = std::move(*made);
+        send_at_once(one.fd);
+        const auto* address = reinterpret_cast<const sockaddr*>(to.bytes_.data());
         // Interrupted, it goes on by itself.
-        if (errno != EINPROGRESS && errno != EINTR) return not_connected(errno, where);
-        SIDESTEP_TRY(const std::optional<int> number, finish_connect(fd.get(), until));
-        if (!number) return nobody_answers(where);
-        if (*number != 0) return not_connected(*number, where);
+        if (::connect(one.fd.get(), address, static_cast<socklen_t>(to.bytes_.size())) != 0 &&
+            errno != EINPROGRESS && errno != EINTR)
+            one.failed = not_connected(errno, to.to_string());
+    } else {
+        one.failed = made.error();
     }
-    TcpSocket socket(std::move(fd));
+    all_.push_back(std::move(one));
+}
+
+std::optional<TcpConnects::Ended> TcpConnects::next(TcpSocket::Time until, bool give_up) {
+    if (all_.empty()) return std::nullopt;
+    std::vector<pollfd> entries;
+    for (const One& one : all_) entries.push_back({one.fd.get(), POLLOUT, 0});
+    auto found = std::find_if(all_.begin(), all_.end(), [](const One& one) { return one.failed; });
+    while (found == all_.end()) {
+        const int count = ::poll(entries.data(), entries.size(), base::milliseconds_left(until));
+        const bool fails = count < 0 && errno != EINTR;
+        if (!fails && count <= 0 && Clock::now() < until) continue;
+        if (!fails && count <= 0 && !give_up) return std::nullopt;
+        const auto ready = std::find_if(entries.begin(), entries.end(),
+                                        [](const pollfd& entry) { return entry.revents != 0; });
+        found = all_.begin() + (count > 0 ? ready - entries.begin() : 0);
+        if (fails) found->failed = system_error(errno, "a socket could not be polled", "poll");
+        if (!fails && count <= 0) found->failed = nobody_answers(found->to.to_string());
+    }
+    One one = std::move(*found);
+    all_.erase(found);
+    return Ended{one.number, one.to, finished(std::move(one))};
+}
+
+Result<TcpSocket> TcpConnects::finished(One one) {
+    if (one.failed) return *one.failed;
+    int number = 0;
+    socklen_t size = sizeof(number);
+    if (::getsockopt(one.fd.get(), SOL_SOCKET, SO_ERROR, &number, &size) != 0) number = errno;
+    TcpSocket socket(std::move(one.fd));
     // Where nobody listens at a port that the system gives out, it may give just that one to this socket, which then
     // talks to itself.
     const auto here = socket.local();
-    if (here && here->bytes_ == to.bytes_) return not_connected(ECONNREFUSED, where);
+    if (number == 0 && here && here->bytes_ == one.to.bytes_) number = ECONNREFUSED;
+    if (number != 0) return not_connected(number, one.to.to_string());
     return socket;
 }
 

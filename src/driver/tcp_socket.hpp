@@ -28,6 +28,7 @@ public:
     std::string to_string() const;
 
 private:
+    friend class TcpConnects;
     friend class TcpSocket;
     friend class TcpListener;
     std::vector<unsigned char> bytes_;  // a sockaddr
@@ -87,6 +88,32 @@ public:
 
 private:
     Fd fd_;
+};
+
+// Connections that are being made side by side.
+class TcpConnects {
+public:
+    // Begins one, which is known by that number from now on.
+    void begin(const SocketAddress& to, std::size_t number);
+
+    struct Ended {
+        std::size_t number = 0;
+        SocketAddress to;
+        Result<TcpSocket> socket;  // as TcpSocket::connect()
+    };
+    // One that has come about, or failed; nothing: none has by then. `give_up`: one from which no answer has come by then
+    // has failed too.
+    std::optional<Ended> next(TcpSocket::Time until, bool give_up);
+
+private:
+    struct One {
+        std::size_t number = 0;
+        SocketAddress to;
+        Fd fd{};
+        std::optional<Error> failed{};
+    };
+    static Result<TcpSocket> finished(One one);
+    std::vector<One> all_;
 };
 
 class TcpListener {

@@ -27,10 +27,6 @@ constexpr std::chrono::milliseconds pause{100};
 // Such a try may take so long: whoever closes the peer waits for it.
 constexpr std::chrono::milliseconds one_try{3000};
 
-Error silent(const std::string& name) {
-    return Error{ErrorCode::timed_out, fmt::format("{} has not answered in time", name), "network", {}};
-}
-
 // The node is there, and will say nothing else.
 bool is_final(const Error& error) {
     return error.code == ErrorCode::not_found || error.code == ErrorCode::permission_denied ||
@@ -59,6 +55,10 @@ Result<void> Peer::begin(Time until) {
     if (line->ended) return *line->ended;
     line_ = std::move(line);
     return {};
+}
+
+Error Peer::silent() const {
+    return Error{ErrorCode::timed_out, fmt::format("{} has not answered in time", name()), "network", {}};
 }
 
 Hello Peer::greeting() const {
@@ -196,7 +196,7 @@ Result<Hello> Peer::greet(const std::shared_ptr<Line>& line, const Hello& ours, 
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, until, [&] { return line->greeted || line->ended || end_; });
     if (end_) return *end_;
-    if (!line->greeted) return line->ended ? *line->ended : silent(name());
+    if (!line->greeted) return line->ended ? *line->ended : silent();
     SIDESTEP_TRY(line->greeted, parse_answer(*line->greeted, name()));
     return parse_hello(*line->greeted);
 }
@@ -221,54 +221,6 @@ void Peer::close(const Error& why) {
         line->channel->close(why);
     }
     if (session) session->give_up(why);
-}
-
-Result<std::string> Peer::ask(Word word, const std::string& body, Time until) {
-    std::uint64_t number = 0;
-    std::string message;
-    std::shared_ptr<Line> line;
-    {
-        std::lock_guard lock(mutex_);
-        if (end_) return *end_;
-        number = next_question_++;
-        message = to_message(Envelope{word, number, body});
-        questions_[number].message = message;
-        if (!goes_on_) line = line_;
-    }
-    if (line) line->channel->send(message);
-    std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, until, [&] { return questions_[number].answer || end_; });
-    const auto answer = std::move(questions_[number].answer);
-    questions_.erase(number);
-    if (answer) return parse_answer(*answer, name());
-    return end_ ? *end_ : silent(name());
-}
-
-void Peer::tell(Word word, const std::string& body) {
-    std::shared_ptr<Line> line;
-    {
-        std::lock_guard lock(mutex_);
-        line = line_;
-    }
-    line->channel->send(to_message(Envelope{word, 0, body}));
-}
-
-void Peer::heard(const std::shared_ptr<Line>& line, const std::string& message) {
-    auto envelope = parse_envelope(message);
-    if (envelope && envelope->word == Word::leave)
-        return close(Error{ErrorCode::cancelled, fmt::format("{} has ended", name()), "control", {}});
-    if (!envelope || envelope->word != Word::answer)
-        return close(
-            Error{ErrorCode::io_error, fmt::format("{} said what was not asked", name()), "control", {}});
-    std::lock_guard lock(mutex_);
-    if (envelope->number == line->greeting && !line->greeted) {
-        line->greeted = std::move(envelope->body);
-    } else {
-        const auto question = questions_.find(envelope->number);
-        if (question == questions_.end()) return;  // nobody waits for it any more
-        question->second.answer = std::move(envelope->body);
-    }
-    changed_.notify_all();
 }
 
 void Peer::line_ended(const std::shared_ptr<Line>& line, const Error& why) {
@@ -353,7 +305,7 @@ Result<void> Peer::connect_again(const Error& why, Time until) {
         goes_on_ = false;
         note_engine();
         for (const auto& [number, question] : questions_)
-            if (!question.answer) unanswered.push_back(question.message);
+            if (!question.answer && !waits_its_turn(number)) unanswered.push_back(question.message);
         changed_.notify_all();
     }
     base::log(base::LogLevel::warn, fmt::format("{} is reached again, at {}", name(), ways_.name(line->way)));
@@ -364,7 +316,7 @@ Result<void> Peer::connect_again(const Error& why, Time until) {
 
 Result<void> Peer::open_session(Session& session, const Error& why, Time until) {
     session.link()->end(why);
-    if (!session.settle(until)) return silent(name());
+    if (!session.settle(until)) return silent();
     SIDESTEP_CHECK(session.renew(make_link(*engine_, session.weak_from_this(), tools_.engines.checked())));
     return open_sockets(session, sockets_, until);
 }
@@ -394,7 +346,7 @@ Result<void> Peer::wait_for_line(Time until) {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, until, [this] { return !goes_on_ || end_; });
     if (end_) return *end_;
-    if (goes_on_) return silent(name());
+    if (goes_on_) return silent();
     return {};
 }
 

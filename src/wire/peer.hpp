@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -49,9 +50,10 @@ public:
     Peer(const Peer&) = delete;
     Peer& operator=(const Peer&) = delete;
 
-    // The fields of the answer. As what was asked fails; io_error or timed_out where the peer is gone.
+    // The fields of the answer. As what was asked fails; io_error or timed_out where the peer is gone. What an answer that
+    // comes later names is given back.
     Result<std::string> ask(Word word, const std::string& body, Time until);
-    // Without an answer.
+    // The node does that once, whatever becomes of the connection. Does not wait for it.
     void tell(Word word, const std::string& body);
 
     // The session, with sockets for a copy of that many bytes: those that small ones need no more are opened when there is
@@ -105,9 +107,14 @@ private:
         std::optional<Error> ended{};
     };
     struct Question {
-        std::string message;
+        enum class Kind { asked, told, given_up };  // given_up: nobody waits for the answer any more
+        Word word{};
+        Kind kind = Kind::asked;
+        std::string message{};
         std::optional<std::string> answer{};
     };
+    // That have not been answered: of what was asked before them a node has its answers still (Served::most_answers).
+    static constexpr std::size_t most_told = 128;
 
     Peer(const Tools& tools, const NodeAddress& address)
         : tools_(tools), ways_(address), engines_(tools.engines.names()) {}
@@ -130,6 +137,13 @@ private:
     Result<void> open_sockets(Session& session, std::size_t wanted, Time until);
     Result<void> try_engine(Session& session, Time until);
     void heard(const std::shared_ptr<Line>& line, const std::string& message);
+    // Questions (peer_questions.cpp); with the mutex held, but for the first.
+    void send_those_due();
+    std::uint64_t add_question(Word word, const std::string& body, Question::Kind kind);
+    void take_answer(std::uint64_t number, std::string answer);
+    void give_back(Word word, const std::string& answer);
+    bool waits_its_turn(std::uint64_t number) const { return !unsent_.empty() && number >= unsent_.front(); }
+    Error silent() const;
     void line_ended(const std::shared_ptr<Line>& line, const Error& why);
     // A connection was lost: goes on over another, unless that is under way.
     void lost(const Error& why);
@@ -176,6 +190,8 @@ private:
     bool goes_on_ = false;  // the line is being replaced
     std::uint64_t next_question_ = 1;
     std::map<std::uint64_t, Question> questions_;
+    std::deque<std::uint64_t> unsent_;  // the last of them
+    std::size_t told_ = 0;              // of them, and sent
     std::shared_ptr<Session> session_;
     std::optional<Error> end_;
 };

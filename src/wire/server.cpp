@@ -53,7 +53,8 @@ Server::Server(const Machine& machine, std::shared_ptr<const Engines> engines, S
                      options_.rate > 0 ? std::make_shared<Pace>(options_.rate) : nullptr}),
       most_now_(newcomers_here()),
       workers_({most_workers, 1, most_questions, true}, "questions of clients"),
-      reaching_({most_workers, 0, most_questions, true}, "questions that other nodes answer") {
+      reaching_({most_workers, 0, most_questions, true}, "questions that other nodes answer"),
+      joining_({most_workers, 0, most_questions, true}, "sockets of clients") {
     node_->neighbours = std::make_shared<Peers>(
         engines_, options_.node, [key = options_.key]() -> Result<std::string> { return key; },
         most_neighbours);
@@ -104,6 +105,7 @@ Server::~Server() {
         client.served->session().give_up(why);
         client.served->session().link()->end(why);
     }
+    joining_.wait();
     node_->move_those_due();  // nothing comes into other slots any more
     reaching_.end();
     workers_.end();
@@ -255,7 +257,7 @@ Result<void> Server::answer_data(Newcomer& newcomer) {
 
 // Its code has come.
 void Server::enter_data(std::uint64_t number) {
-    const std::unique_ptr<Newcomer> newcomer = std::move(newcomers_.at(number));
+    const std::shared_ptr<Newcomer> newcomer = std::move(newcomers_.at(number));
     newcomers_.erase(number);
     loop_->remove(newcomer->watch);
     const auto served = find(newcomer->session);
@@ -266,11 +268,13 @@ void Server::enter_data(std::uint64_t number) {
         return;
     }
     if (newcomer->kind == DataKind::probe) return enter_probe(*newcomer);
-    if (served->session().link()->sockets() >= backend::most_sockets) return;
-    if (auto added =
-            served->session().link()->add(std::move(newcomer->socket).take().release(), newcomer->keys);
-        !added)
-        base::log(base::LogLevel::warn, added.error().to_string());
+    // What the engine does for it may take any time. By then the client may go on over another link.
+    const auto join = [newcomer, link = served->session().link()] {
+        if (link->sockets() >= backend::most_sockets) return;
+        if (auto added = link->add(std::move(newcomer->socket).take().release(), newcomer->keys); !added)
+            base::log(base::LogLevel::warn, added.error().to_string());
+    };
+    if (auto begun = joining_.add(join); !begun) base::log(base::LogLevel::warn, begun.error().to_string());
 }
 
 void Server::enter_probe(Newcomer& newcomer) {

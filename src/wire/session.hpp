@@ -164,9 +164,9 @@ private:
         Ranges done{};
         std::optional<Error> error{};  // the first
 
-        // What has to be asked for, or sent, over the next link.
+        // What has to be asked for, or sent, over the next link. What has failed may still wait for push(), or for a slot.
         std::vector<Range> missing() const {
-            return waiting ? std::vector<Range>() : done.missing(parts->size());
+            return waiting || error ? std::vector<Range>() : done.missing(parts->size());
         }
         // No bytes leave for it from here.
         bool asks() const { return pull || pass; }

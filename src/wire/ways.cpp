@@ -26,39 +26,51 @@ std::vector<std::size_t> Ways::order(std::size_t first) const {
     return order;
 }
 
-Result<driver::TcpSocket> Ways::connect_one(std::size_t way, Time until) {
-    std::vector<driver::SocketAddress> found;
+Result<std::vector<driver::SocketAddress>> Ways::addresses(std::size_t way) const {
     {
         std::lock_guard lock(mutex_);
-        if (ways_[way].to) found.push_back(*ways_[way].to);
+        if (ways_[way].to) return std::vector{*ways_[way].to};
     }
-    if (found.empty()) {
-        const HostPort& at = address_.at[way];
-        SIDESTEP_TRY(found, driver::SocketAddress::resolve(at.host, at.port));
-    }
-    std::optional<Error> first;
-    for (const driver::SocketAddress& one : found) {
-        const bool alone = ways_.size() == 1 && found.size() == 1;
-        auto socket =
-            driver::TcpSocket::connect(one, alone ? until : std::min(until, Clock::now() + patience));
-        if (socket) {
-            std::lock_guard lock(mutex_);
-            ways_[way] = {one, {}};
-            return socket;
+    return driver::SocketAddress::resolve(address_.at[way].host, address_.at[way].port);
+}
+
+// The first of them that comes about by then; `why` tells of those that do not.
+std::optional<Ways::Reached> Ways::take(driver::TcpConnects& all, Time until, bool give_up,
+                                        std::optional<Error>& why) {
+    while (auto ended = all.next(until, give_up)) {
+        if (!ended->socket) {
+            avoid(ended->number);
+            if (!why || why->code == ErrorCode::not_found) why = ended->socket.error();
+            continue;
         }
-        if (!first || first->code == ErrorCode::not_found) first = socket.error();
+        while (const auto slower = all.next({}, true)) avoid(slower->number);
+        std::lock_guard lock(mutex_);
+        ways_[ended->number] = {ended->to, {}};
+        return Reached{std::move(*ended->socket), ended->number};
     }
-    avoid(way);
-    return *first;
+    return std::nullopt;
 }
 
 Result<Ways::Reached> Ways::connect(std::size_t first, Time until) {
+    driver::TcpConnects all;
     std::optional<Error> why;
+    std::size_t begun = 0;
     for (const std::size_t way : order(first)) {
-        auto socket = connect_one(way, until);
-        if (socket) return Reached{std::move(*socket), way};
-        if (!why || why->code == ErrorCode::not_found) why = socket.error();
+        const auto found = addresses(way);
+        if (!found) {
+            avoid(way);
+            if (!why || why->code == ErrorCode::not_found) why = found.error();
+            continue;
+        }
+        for (const driver::SocketAddress& one : *found) {
+            all.begin(one, way);
+            ++begun;
+            auto reached = take(all, std::min(until, Clock::now() + head_start), false, why);
+            if (reached) return std::move(*reached);
+        }
     }
+    if (begun > 1) until = std::min(until, Clock::now() + patience);
+    if (auto reached = take(all, until, true, why)) return std::move(*reached);
     if (why->code == ErrorCode::not_found)
         why->hint = fmt::format("start `sidestep serve` on {}, or say where it listens: {}=HOST:PORT",
                                 address_.name, address_.name);

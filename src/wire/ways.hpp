@@ -15,7 +15,9 @@ namespace sidestep::wire {
 class Ways {
 public:
     using Time = driver::TcpSocket::Time;
-    // Where there are others, one that does not answer is given so long, and is left for last for a while then.
+    // Where one does not answer for so long, the next is tried beside it.
+    static constexpr std::chrono::milliseconds head_start{250};
+    // How long the last of several is waited for. Those that do not answer are left for last for a while then.
     static constexpr std::chrono::milliseconds patience{2000};
     static constexpr std::chrono::milliseconds avoided_for{10'000};
 
@@ -42,7 +44,9 @@ private:
         Time avoided{};
     };
     std::vector<std::size_t> order(std::size_t first) const;
-    Result<driver::TcpSocket> connect_one(std::size_t way, Time until);
+    Result<std::vector<driver::SocketAddress>> addresses(std::size_t way) const;
+    std::optional<Reached> take(driver::TcpConnects& all, Time until, bool give_up,
+                                std::optional<Error>& why);
 
     const NodeAddress address_;
     mutable std::mutex mutex_;  // guards what follows

@@ -198,6 +198,27 @@ TEST_F(Failover, ADeadlineHoldsMeanwhile) {
     first.stall(false);
 }
 
+// More than are told at a time.
+TEST_F(Failover, WhatIsGivenBackMeanwhileIsGivenBackOverTheNextConnection) {
+    connect({&first});
+    constexpr Bytes all = Bytes{200} << 20, parts = 400;
+    std::vector<Allocation> held;
+    for (Bytes i = 0; i < parts; ++i) {
+        auto part = here->allocate(Place::host().on("n"), all / parts);
+        ASSERT_TRUE(part) << part.error().to_string();
+        held.push_back(std::move(*part));
+    }
+    ASSERT_FALSE(here->allocate(Place::host().on("n"), all));
+    first.stall(true);
+    held.clear();
+    first.cut();
+    first.stall(false);
+    Result<Allocation> again = here->allocate(Place::host().on("n"), all);
+    for (const auto until = Clock::now() + std::chrono::seconds(30); !again && Clock::now() < until;)
+        again = here->allocate(Place::host().on("n"), all);
+    EXPECT_TRUE(again) << again.error().to_string();
+}
+
 // What a client had is kept for a while only.
 TEST_F(Failover, WhatALostClientHadIsGivenBack) {
     connect({&first});

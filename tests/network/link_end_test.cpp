@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include "tests/contents.hpp"
 #include "tests/network/link_rig.hpp"
+#include "tests/no_threads.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -54,6 +55,18 @@ TEST(LinkEnd, ErrorOfAnOwnerEndsBothLinks) {
         expect_told_once(joined.other);
         EXPECT_EQ(joined.other.owner->count(), where == Where::landing ? 0u : 1u);
     }
+}
+
+// The socket is the link's, whatever comes of it.
+TEST(LinkEnd, WithoutThreadsItsSocketIsClosed) {
+    const auto engine = test::make_engine(1);
+    const Side side(*engine);
+    test::Ends ends = test::connected();
+    {
+        const sidestep::test::NoThreads none;
+        EXPECT_FALSE(side.link->add(test::number_of(std::move(ends.one))));
+    }
+    EXPECT_TRUE(test::hangs_up(ends.other));
 }
 
 TEST(LinkEnd, GarbageEndsTheLink) {

@@ -210,6 +210,27 @@ TEST_F(NcclNet, WhatMakesNoSenseEndsTheLink) {
     }
 }
 
+// A machine that offers as much as it may, is given places for it, and never sends it.
+TEST_F(NcclNet, WhoKeepsItsBuffersLeavesSomeToOthers) {
+    using backends::ncclnet::Message;
+    start({.patience = {.silence = 600s}});
+    const BareEnd keeps(*engine);
+    auto first = backends::ncclnet::to_bytes(keeps.greeting);
+    std::string all(first.begin(), first.end());
+    for (std::uint16_t i = 0; i < 16; ++i) {
+        const auto offer =
+            backends::ncclnet::to_bytes(Message{Message::Kind::offer, i, {Frame::Kind::push, 1, 1, 0, mib}});
+        all.append(offer.begin(), offer.end());
+    }
+    ASSERT_TRUE(keeps.say(all));
+    std::array<unsigned char, backends::ncclnet::message_bytes> here{};
+    ASSERT_TRUE(keeps.socket.receive_all(here.data(), here.size(), test::patience()).ok());
+    join(mib);
+    send_once();
+    keeps.link->end(test::some_error());
+    end();
+}
+
 // What came of the first start counts for the whole process.
 TEST_F(NcclNet, PluginThatDoesNotStartIsRefusedForGood) {
     struct Case {

@@ -1,7 +1,10 @@
 // A session that outlives its links: what they carried arrives over the next, once and whole.
+#include <cstring>
 #include <deque>
+#include <functional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -204,6 +207,48 @@ TEST_F(OutlivingAlone, WhatHasFailedIsNotBegunAgain) {
     EXPECT_EQ(push.ends, 1);
     EXPECT_EQ(push.code(), static_cast<int>(ErrorCode::not_found));
     EXPECT_EQ(pull.code(), static_cast<int>(ErrorCode::permission_denied));
+}
+
+// Calls back while it sends, once.
+class BusyLink final : public backend::Link {
+public:
+    Result<void> add(int, const backend::SocketKeys&) override { return {}; }
+    std::size_t sockets() const override { return 1; }
+    void send(const Frame& frame, const void*, std::function<void()>) override {
+        ++sent;
+        if (const auto call = std::exchange(calls, nullptr)) call(frame);
+    }
+    void look() override {}
+    void resume(Resume) override {}
+    void close(Error) override {}
+    void end(Error) override {}
+
+    std::function<void(const Frame&)> calls;
+    int sent = 0;
+};
+
+// The link is lost, and there is another one, before the call that began it is back.
+TEST(OutlivingInACall, WhatHasFailedIsNotSentAgain) {
+    const auto session = std::make_shared<Session>("node7");
+    const auto link = std::make_shared<BusyLink>(), next = std::make_shared<BusyLink>();
+    session->outlive_links({});
+    session->use(link);
+    link->calls = [&](const Frame& push) {
+        const Frame fault{Frame::Kind::fault, push.request, 0, push.size, 3};
+        const auto landing = session->landing(fault).value();
+        std::memcpy(landing.address, "\x02no", fault.size);
+        EXPECT_TRUE(session->arrived(fault, landing));
+        session->ended(test::some_error());
+        EXPECT_TRUE(session->renew(next));
+        EXPECT_TRUE(session->replay());
+    };
+    Guarded source(1000, 1);
+    Moving push;
+    const auto begun = session->push(source.data(), 7, 0, source.size(), push.flight);
+    EXPECT_EQ(next->sent, 0);
+    ASSERT_FALSE(begun);
+    EXPECT_EQ(begun.error().code, ErrorCode::not_found) << begun.error().to_string();
+    EXPECT_FALSE(session->waits());
 }
 
 // Who breaks the rules is not given another link.

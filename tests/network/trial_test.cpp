@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,7 +24,11 @@
 namespace sidestep::wire {
 namespace {
 
-enum class Lies { never, in_one_byte, by_silence };
+enum class Lies { never, in_one_byte, by_silence, by_hanging };
+
+// What takes a socket by Lies::by_hanging does not come back while this is set.
+std::atomic<bool> hangs{false};
+std::atomic<int> hanging{0};
 
 // Sockets under another name, which change a byte of each large push, or send none.
 class OtherEngine final : public backend::NetworkEngine {
@@ -43,11 +48,15 @@ private:
     public:
         OtherLink(std::shared_ptr<backend::Link> inner, Lies lies) : inner_(std::move(inner)), lies_(lies) {}
         Result<void> add(int socket, const backend::SocketKeys& keys) override {
+            if (lies_ == Lies::by_hanging) {
+                ++hanging;
+                hangs.wait(true);
+            }
             return inner_->add(socket, keys);
         }
         std::size_t sockets() const override { return inner_->sockets(); }
         void send(const backend::Frame& frame, const void* payload, std::function<void()> sent) override {
-            if (frame.kind != backend::Frame::Kind::push || lies_ == Lies::never)
+            if (frame.kind != backend::Frame::Kind::push || lies_ == Lies::never || lies_ == Lies::by_hanging)
                 return inner_->send(frame, payload, std::move(sent));
             if (lies_ == Lies::by_silence) return sent();
             const auto changed = std::make_shared<std::string>(static_cast<const char*>(payload), frame.size);
@@ -178,6 +187,79 @@ TEST_F(Trial, LostConnectionsDoNotWaitForOtherTasks) {
     EXPECT_TRUE(test::comes([&] { return session->renewed() == 1; }));
     over = true;
     over.notify_all();
+}
+
+// An engine of a node that does not come back from a socket that it was given.
+TEST_F(Trial, WhoHangsHoldsUpNoQuestion) {
+    hangs = true;
+    const Two two(Lies::by_hanging, Lies::never, true);
+    const auto peer = two.peer().value();
+    std::thread opens([&] { static_cast<void>(peer->session(1, test::patience())); });
+    EXPECT_TRUE(test::comes([&] { return hanging > 0; }));
+    const auto lent = peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience());
+    EXPECT_TRUE(lent) << lent.error().to_string();
+    hangs = false;
+    hangs.notify_all();
+    opens.join();
+}
+
+// Nobody knows of what an answer names that nobody has waited for.
+TEST_F(Trial, WhatIsAnsweredTooLateIsGivenBack) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto peer = two.peer().value();
+    const auto ask = [&](Word word, const std::string& body) {
+        return peer->ask(word, body, test::patience());
+    };
+    const Bytes all = Bytes{1} << 20;
+    const std::string whole = to_body(AllocateRequest{Place::host(), all}),
+                      little = to_body(AllocateRequest{Place::host(), 4096});
+    const auto allocate = [&](const std::string& body) {
+        const auto answer = ask(Word::allocate, body);
+        return answer ? std::optional(parse_allocated(*answer)->address) : std::nullopt;
+    };
+    const auto address = allocate(little).value();
+    const auto region = [&] { return parse_attached(ask(Word::trial, {}).value())->region; };
+    const AttachRequest part{
+        Buffer::memory(Place::host(), reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), 4096),
+        {}};
+    const auto answered = [&](const char* word) {
+        const std::string line =
+            std::string("sidestep_requests_total{word=\"") + word + "\",outcome=\"ok\"} ";
+        const std::string text = two.server->metrics();
+        return std::stoi(text.substr(text.find(line) + line.size()));
+    };
+    // Asks until nobody has waited; answers how often that was. What was answered in time is given back here.
+    const auto too_late = [&](Word word, const char* name, const std::function<std::string()>& body) {
+        const int before = answered(name);
+        int times = 1;
+        for (; const auto answer = peer->ask(word, body(), test::Clock::now()); ++times)
+            word == Word::allocate ? peer->tell(Word::free, to_body(parse_allocated(*answer)->address))
+                                   : peer->tell(Word::detach, to_body(parse_attached(*answer)->region));
+        EXPECT_TRUE(test::comes([&] { return answered(name) >= before + times; })) << name;
+        return static_cast<std::uint64_t>(times);
+    };
+    const std::uint64_t mine = parse_attached(ask(Word::attach, to_body(part)).value())->region;
+    const auto reach = [&] {
+        const auto token = parse_token(ask(Word::lend, to_body(mine)).value()).value();
+        return to_body(ReachRequest{two.server->addresses().front().to_string(), token, 1});
+    };
+    struct Case {
+        Word word;
+        const char* name;
+        std::function<std::string()> body;
+    };
+    for (const auto& [word, name, body] :
+         {Case{Word::trial, "trial", [] { return std::string(); }},
+          Case{Word::attach, "attach", [&] { return to_body(part); }}, Case{Word::reach, "reach", reach}}) {
+        const std::uint64_t before = region();
+        const std::uint64_t times = too_late(word, name, body);
+        for (std::uint64_t number = before + 1; number <= before + times; ++number)
+            EXPECT_TRUE(test::comes([&] { return !ask(Word::report, to_body(number)); })) << name;
+    }
+    peer->tell(Word::detach, to_body(mine));
+    peer->tell(Word::free, to_body(address));
+    too_late(Word::allocate, "allocate", [&] { return little; });
+    EXPECT_TRUE(test::comes([&] { return allocate(whole).has_value(); }));
 }
 
 TEST_F(Trial, WithoutSocketsItFails) {

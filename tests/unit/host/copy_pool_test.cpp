@@ -131,6 +131,28 @@ TEST(BlockingPieces, EndWhenWhatWasBegunHas) {
     EXPECT_EQ(made, 1);
 }
 
+// What nobody has begun when they end is told of too.
+TEST(BlockingPieces, EndWhatIsDropped) {
+    backend::BlockingPieces pieces(1, "test");
+    Holder owner, call;
+    const auto hangs = [&call]() -> Result<void> {
+        call.ended();
+        return {};
+    };
+    owner.release();
+    backend::Flight first(owner), second(owner);
+    EXPECT_TRUE(pieces.start(hangs, first));
+    EXPECT_TRUE(pieces.start(hangs, second));
+    call.wait();
+    EXPECT_FALSE(pieces.end()) << "the first hangs";
+    EXPECT_FALSE(first.over());
+    EXPECT_TRUE(second.over());
+    EXPECT_EQ(second.over() ? second.result().error().code : ErrorCode::internal, ErrorCode::cancelled);
+    call.release();
+    while (!first.over()) std::this_thread::yield();
+    EXPECT_TRUE(first.result());
+}
+
 TEST(CopyPool, EndsWithoutEverHavingBeenUsed) {
     const CopyPool pool(4, {0});
 }

@@ -1,0 +1,71 @@
+// Which of a node's addresses a connection takes.
+#include "wire/ways.hpp"
+
+#include <sys/socket.h>
+
+#include <deque>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include "tests/network/loopback.hpp"
+
+namespace sidestep::wire {
+namespace {
+
+using namespace std::chrono_literals;
+using driver::SocketAddress;
+using driver::TcpListener;
+using driver::TcpSocket;
+
+// Connections to it are neither made nor refused.
+struct Silent {
+    Silent() {
+        EXPECT_EQ(::listen(listener.number(), 0), 0);
+        for (int i = 0; i < 10; ++i) {
+            auto socket = TcpSocket::connect(listener.local().value(), test::Clock::now() + 100ms);
+            if (!socket) return;
+            waiting.push_back(std::move(*socket));
+        }
+        ADD_FAILURE() << "ten connections to a listener that keeps none";
+    }
+    TcpListener listener = TcpListener::bind(SocketAddress::resolve("127.0.0.1", 0).value().front()).value();
+    std::vector<TcpSocket> waiting;
+};
+
+HostPort at(const TcpListener& listener) {
+    return {"127.0.0.1", listener.local()->port()};
+}
+
+// They are tried side by side: one after the other they would take longer than there is time.
+TEST(Ways, OneThatAnswersIsFoundBehindManyThatDoNot) {
+    const std::deque<Silent> silent(12);
+    const auto listener = TcpListener::bind(SocketAddress::resolve("127.0.0.1", 0).value().front()).value();
+    NodeAddress node{"n", {}};
+    for (const Silent& one : silent) node.at.push_back(at(one.listener));
+    node.at.push_back(at(listener));
+    const auto until = test::Clock::now() + 12 * Ways::patience - 4s;
+    const auto reached = Ways(node).connect(0, until);
+    ASSERT_TRUE(reached) << reached.error().to_string();
+    EXPECT_EQ(reached->way, silent.size());
+    EXPECT_LT(test::Clock::now(), until);
+    EXPECT_EQ(reached->socket.peer()->to_string(), listener.local()->to_string());
+}
+
+TEST(Ways, SayWhyNoneIsTaken) {
+    const Silent silent;
+    const HostPort refuses{"127.0.0.1", 1};
+    struct Case {
+        std::vector<HostPort> at;
+        ErrorCode code;
+    };
+    for (const auto& [all, code] :
+         {Case{{refuses}, ErrorCode::not_found}, Case{{refuses, at(silent.listener)}, ErrorCode::timed_out},
+          Case{{at(silent.listener), refuses}, ErrorCode::timed_out}}) {
+        const auto reached = Ways({"n", all}).connect(0, test::patience());
+        ASSERT_FALSE(reached);
+        EXPECT_EQ(reached.error().code, code) << reached.error().to_string();
+    }
+}
+
+}  // namespace
+}  // namespace sidestep::wire
