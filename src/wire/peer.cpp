@@ -296,7 +296,6 @@ Result<void> Peer::connect_again(const Error& why, Time until) {
             return opened;
         }
     }
-    std::vector<std::string> unanswered;
     {
         std::lock_guard lock(mutex_);
         if (end_) return *end_;
@@ -305,11 +304,10 @@ Result<void> Peer::connect_again(const Error& why, Time until) {
         goes_on_ = false;
         note_engine();
         for (const auto& [number, question] : questions_)
-            if (!question.answer && !waits_its_turn(number)) unanswered.push_back(question.message);
+            if (!question.answer && !waits_its_turn(number)) line->channel->send(question.message);
         changed_.notify_all();
     }
     base::log(base::LogLevel::warn, fmt::format("{} is reached again, at {}", name(), ways_.name(line->way)));
-    for (const std::string& message : unanswered) line->channel->send(message);
     if (auto replayed = there ? there->replay() : Result<void>(); !replayed) lost(replayed.error());
     return {};
 }

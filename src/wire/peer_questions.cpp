@@ -52,27 +52,20 @@ std::uint64_t Peer::add_question(Word word, const std::string& body, Question::K
     return number;
 }
 
-// Each in its turn: whoever has told of memory that goes may ask for other memory next. Where the line is being replaced,
-// they go over the next one.
+// Each in its turn, so with the mutex held while it is sent: whoever has told of memory that goes may ask for other memory
+// next. Where the line is being replaced, they go over the next one.
 void Peer::send_those_due() {
-    std::vector<std::string> due;
-    std::shared_ptr<Line> line;
-    {
-        std::lock_guard lock(mutex_);
-        for (; !unsent_.empty(); unsent_.pop_front()) {
-            const auto found = questions_.find(unsent_.front());
-            if (found == questions_.end()) continue;  // nobody waits for it any more
-            const Question& question = found->second;
-            if (question.kind == Question::Kind::told) {
-                if (told_ == most_told) break;
-                ++told_;
-            }
-            due.push_back(question.message);
+    std::lock_guard lock(mutex_);
+    for (; !unsent_.empty(); unsent_.pop_front()) {
+        const auto found = questions_.find(unsent_.front());
+        if (found == questions_.end()) continue;  // nobody waits for it any more
+        const Question& question = found->second;
+        if (question.kind == Question::Kind::told) {
+            if (told_ == most_told) break;
+            ++told_;
         }
-        if (!goes_on_) line = line_;
+        if (!goes_on_) line_->channel->send(question.message);
     }
-    if (!line) return;
-    for (const std::string& message : due) line->channel->send(message);
 }
 
 void Peer::heard(const std::shared_ptr<Line>& line, const std::string& message) {
