@@ -49,6 +49,8 @@ std::vector<std::string> known_words(const CLI::App& app, bool options) {
 Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
     const CLI::App& command = chosen(app);
     std::string message = error.what(), hint = hint_of(command);
+    if (const auto at = message.find(": At Most 1 required"); at != std::string::npos)
+        message.replace(at, std::string::npos, " is given more than once");
     auto left = app.remaining(true);
     const auto is_option = [](const std::string& word) { return word.starts_with("-"); };
     // An option that nobody knows is told before an argument that is missing: its value may be that argument.

@@ -35,13 +35,18 @@ struct Published {
 };
 
 Result<std::vector<Published>> publish_all(const Context& context, const Place& place,
-                                           const PublishCommand& command, bool bar) {
+                                           const PublishCommand& command, const Globals& globals) {
     std::vector<Published> all;
     for (int i = 0; i < command.count; ++i) {
         auto memory = context.allocate(place, command.size,
                                        place.is_host() ? MemoryKind::pageable : MemoryKind::automatic);
         if (!memory) return memory.error();
-        Progress progress(bar);
+        // What is refused at once has only its error.
+        const std::string plan =
+            fmt::format("filling {} at {}", format_bytes(command.size), place.to_string());
+        if (auto said = i == 0 ? print_plan(globals, plan, command.size) : Result<void>(); !said)
+            return said.error();
+        Progress progress(!globals.quiet && !globals.json);
         const auto draw = [&](Bytes done, Bytes total) {
             progress.update(fmt::format("filling {} of {}", format_bytes(done), format_bytes(total)));
         };
@@ -72,14 +77,12 @@ Result<std::vector<Allocation>> print_handles(const Context& context, const Plac
 Result<void> run_publish(const Globals& globals, const PublishCommand& command) {
     const auto operand = parse_operand(command.place, "PLACE");
     if (!operand) return operand.error();
+    if (const auto name = Place::parse("shared:" + command.name); !name) return name.error();
     Interrupt interrupt(globals);
     const auto context = open_context(globals);
     if (!context) return context.error();
-    const std::string plan =
-        fmt::format("filling {} at {}", format_bytes(command.size), operand->place.to_string());
-    if (auto said = print_plan(globals, plan, command.size); !said) return said;
     const Interrupt::Cancellable withdrawn_first(interrupt);
-    const auto published = publish_all(*context, operand->place, command, !globals.quiet && !globals.json);
+    const auto published = publish_all(*context, operand->place, command, globals);
     if (!published) return published.error();
     const auto bare = print_handles(*context, operand->place, command);
     if (!bare) return bare.error();

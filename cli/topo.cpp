@@ -216,7 +216,7 @@ Action define_topo(CLI::App& app, const Globals& globals) {
         ->check(CLI::IsMember({"light", "dark"}).description(""));
     app.add_option("--node", command->node, "the machine of a cluster that is drawn in full (default: 0)")
         ->type_name("N")
-        ->check(CLI::NonNegativeNumber.description(""));
+        ->check(CLI::Range(0, 1'000'000).description(""));
     stands_alone(app, "--record", {"--format", "--output", "--theme", "--node"});
     define_diff(app, *command);
     return [command, &globals]() -> Result<ExitCode> {

@@ -24,11 +24,11 @@ namespace sidestep {
 struct ContextOptions {
     // A name that Topology::open() takes: "live", a built-in machine or a cluster of it, a topology file.
     // Empty: the environment's SIDESTEP_MACHINE, else "live".
-    std::string machine;
+    std::string machine = {};  // with a value, as all here, so that {.nodes = ...} alone draws no warning
     // What `sidestep doctor --probe --save FILE` wrote: pairs of GPUs that carried wrong bytes, or that are
     // slower than the way through host memory, are not used directly. Pairs are found by their bus ids; a
     // file of another machine is an error. Empty: the environment's SIDESTEP_PROBE_FILE, else none.
-    std::string probe_file = {};  // with a value, so that {"live"} alone draws no warning
+    std::string probe_file = {};
     // The folder in which published memory is found, shared by containers that exchange buffers. Empty: the
     // environment's SIDESTEP_PEER_FOLDER, else /run/user/UID/sidestep, else /tmp/sidestep-UID.
     std::string peer_folder = {};

@@ -177,7 +177,7 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         files = ", ".join(os.fsdecode(file) for file in self._files[:3]) + (", ..." if len(self._files) > 3 else "")
-        return f"<Checkpoint: {files}, {'closed' if self._opened is None else f'{len(self)} tensors'}>"
+        return f"<Checkpoint: {files}, {'closed' if self._opened is None else f'{len(self)} tensor' + 's' * (len(self) != 1)}>"
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._content.find(name) is not None

@@ -90,11 +90,15 @@ Result<Fleet> compare_machines(const std::string& folder,
             fleet.notes.push_back(fmt::format("{} is left out: {}", name, parts.error().to_string()));
         }
     }
-    if (machines.size() < fewest)
+    if (machines.size() < fewest) {
+        std::string hint = "put folders that sidestep topo --record wrote into it, a folder a machine";
+        if (!fleet.notes.empty()) hint += "; " + fleet.notes.front();
+        if (fleet.notes.size() > 1) hint += fmt::format("; and {} more are left out", fleet.notes.size() - 1);
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} holds {} machines, and it takes {} to tell which is the odd one", folder,
                                  machines.size(), fewest),
-                     "doctor", "put folders that sidestep topo --record wrote into it, a folder a machine"};
+                     "doctor", hint};
+    }
     fleet.machines = static_cast<int>(machines.size());
     std::set<std::string> all;
     for (const auto& [name, parts] : machines)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -192,6 +193,26 @@ std::string masked_routes(const std::string& text) {
     return result;
 }
 
+// cuFile's settings name addresses and folders; one of them is looked for.
+std::string masked_cufile_settings(const std::string& text) {
+    const bool on = topology::asks_for_p2pdma(text);
+    if (!on && !nlohmann::json::accept(text, true)) return "masked, and no JSON\n";
+    return fmt::format("{{\"use_pci_p2pdma\": {}}}\n", on);
+}
+
+// An attribute of NCCL's topology file that tells cards or hosts apart: they stay apart.
+std::string renumbered(std::string text, const std::string& attribute) {
+    std::map<std::string, std::string> numbers;
+    const std::string start = " " + attribute + "=\"";
+    for (auto at = text.find(start); at != std::string::npos; at = text.find(start, at)) {
+        at += start.size();
+        const std::size_t size = std::min(text.find('"', at), text.size()) - at;
+        const std::string next = fmt::format("0x{:x}", numbers.size() + 1);
+        text.replace(at, size, numbers.emplace(text.substr(at, size), next).first->second);
+    }
+    return text;
+}
+
 // One processor speaks for all.
 std::string first_processor(const std::string& text) {
     const auto end = text.find("\n\n");
@@ -231,9 +252,8 @@ std::string masked(const std::string& path, std::string text, const std::string&
     if (path == "/proc/cmdline") text = masked_command_line(text);
     if (path == "/proc/self/environ") text = masked_settings(text, '\0');
     if (path == "/etc/nccl.conf") text = masked_settings(text, '\n');
-    // Settings of cuFile, which name addresses and folders; one of them is looked for.
-    if (path.ends_with(".json"))
-        text = fmt::format("{{\"use_pci_p2pdma\": {}}}\n", topology::asks_for_p2pdma(text));
+    if (path.ends_with(".json")) text = masked_cufile_settings(text);
+    if (path.ends_with(".xml")) text = renumbered(renumbered(std::move(text), "guid"), "host_hash");
     if (path.find("/gids/") != std::string::npos) text = masked_gid(text);
     if (path.ends_with("/mountinfo")) text = masked_mounts(text);
     if (path.starts_with("/proc/driver/")) text = without_serials(text);

@@ -142,6 +142,10 @@ class BadOptions(harness.CommandTest):
         ]:
             self.refused(USAGE, [option.lstrip("-"), value], "copy", "host", "gpu:0", f"{option}={value}")
 
+    def test_what_is_told_in_words(self):
+        self.refused(USAGE, "--machine is given more than once", "topo", "--machine", "laptop")
+        self.assertLess(len(self.refused(USAGE, "--node: Value -1 not in range 0 to", "topo", "--node", "-1").err), 120)
+
     def test_size_of_a_file_source(self):
         self.write("a", b"x" * 100)
         self.refused(USAGE, "--size", "copy", "file:a", "host", "--size", "50")

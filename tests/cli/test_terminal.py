@@ -182,6 +182,8 @@ class FirstLine(harness.GroupTest):
                       ["inspect", "long.safetensors", "--verify-manifest", "nowhere.json"]]:
             with self.subTest(words=words):
                 self.refused(harness.USAGE, words[-1].split("/")[0], *words)
+        for place, name, named in [("gpu:99", "kv", "gpu:99"), ("gpu:0", "a/b", "a/b")]:
+            self.refused(harness.USAGE, named, "publish", place, name)
 
     def test_memory_is_published_when_it_is_filled(self):
         process = self.start("publish", "gpu:0", "kv", "--size", "16MiB")

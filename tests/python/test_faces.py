@@ -60,7 +60,7 @@ class Shown(PackageTest):
         self.assertEqual(repr(self.context), f"<Context: machine {MACHINE}, 8 GPUs, emulated>")
         self.assertRegex(repr(self.context.route("gpu:0", "gpu:5", "1GiB")), "^<Route: gpu:0 -> gpu:5 .*GB/s.*>$")
         with self.context.open(path) as checkpoint:
-            self.assertEqual(repr(checkpoint), f"<Checkpoint: {path}, 1 tensors>")
+            self.assertEqual(repr(checkpoint), f"<Checkpoint: {path}, 1 tensor>")
         self.assertIn("closed", repr(checkpoint))
 
     def test_drawings(self):

@@ -103,7 +103,7 @@ constexpr Check wrong_data = {
     "(acs-redirect), or in the BIOS both; with a patched driver that forces peer access, go back to the "
     "unpatched one. Until then keep programs off the direct path: a saved probe does so for Sidestep, "
     "NCCL_P2P_DISABLE=1 for NCCL.",
-    "sidestep doctor --probe --save FILE && export SIDESTEP_PROBE_FILE=FILE NCCL_P2P_DISABLE=1",
+    "sidestep doctor --probe --save FILE; export SIDESTEP_PROBE_FILE=FILE NCCL_P2P_DISABLE=1",
     false,
     "NVIDIA/open-gpu-kernel-modules#1257; JuliaGPU/CUDA.jl#3112; FIDESlib#28; unslothai/unsloth#10613; "
     "aikitoria/open-gpu-kernel-modules#34.",
@@ -123,7 +123,7 @@ constexpr Check slow_peers = {
     "Look at acs-redirect, iommu-translating and pcie-trained-down: these make a direct path slow. Until it "
     "is cured let programs go through host memory: a saved probe does so for Sidestep, NCCL_P2P_LEVEL for "
     "NCCL.",
-    "sidestep doctor --probe --save FILE && export SIDESTEP_PROBE_FILE=FILE",
+    "sidestep doctor --probe --save FILE; export SIDESTEP_PROBE_FILE=FILE",
     false,
     "NVIDIA/nccl#814; stas00/ml-engineering#1; tinygrad/open-gpu-kernel-modules#17.",
     look_slow_peers,

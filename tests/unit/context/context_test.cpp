@@ -37,6 +37,12 @@ protected:
     fs::path directory;
 };
 
+// A member without a value of its own would be a warning here, and so an error.
+TEST(ContextOptions, AnyOfThemMayBeNamedAlone) {
+    EXPECT_TRUE(ContextOptions{.nodes = "n=host"}.machine.empty());
+    EXPECT_TRUE(ContextOptions{.key_file = "key"}.probe_file.empty());
+}
+
 TEST_F(ContextTest, FileToGpuToGpuToFile) {
     const Bytes size = 9'000'001;
     const std::string source = make_file("source", size);

@@ -109,7 +109,16 @@ TEST(RecordMasks, KeepOfFilesOfSettingsWhatChecksRead) {
             "{\"use_pci_p2pdma\": true}\n");
         EXPECT_EQ(masked(path, "{\"logging\": {\"dir\": \"/data/me\"}}", ""),
                   "{\"use_pci_p2pdma\": false}\n");
+        EXPECT_EQ(masked(path, "dir /data/me", ""), "masked, and no JSON\n");
     }
+    EXPECT_EQ(
+        masked("/opt/topo.xml",
+               "<cpu host_hash=\"0xabc\"><net name=\"a\" guid=\"0xdef\"/></cpu><cpu host_hash=\"0x123\"><net "
+               "guid=\"0xdef\"/><net guid=\"0x99",
+               ""),
+        "<cpu host_hash=\"0x1\"><net name=\"a\" guid=\"0x1\"/></cpu><cpu host_hash=\"0x2\"><net "
+        "guid=\"0x1\"/><net "
+        "guid=\"0x2");
 }
 
 // A check that reads another one has to have it kept: a record would answer "masked" to it.
