@@ -74,6 +74,9 @@ public:
 
     // No piece uses it for now: it lets go of what it can open again. A save has many files, and a process few descriptors.
     virtual void rest() {}
+    // No piece uses it any more, and the memory at their other ends may be freed: it keeps none of that mapped. Waits for no
+    // file system.
+    virtual void unmap() {}
 
     // How the bytes that pieces moved so far went to or from storage: empty for memory. Any thread.
     virtual StorageBytes storage_bytes() const { return {}; }

@@ -29,15 +29,12 @@ constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
 constexpr Bytes relay_ring = Bytes{32} << 20;
 constexpr std::size_t chunks_on_a_lane = 4;
 
-bool touches_gpu(const Ends& ends) {
-    return ends.from.place().is_gpu() || ends.to.place().is_gpu();
-}
-
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
     if (options.chunk != 0) return base::round_up(options.chunk, base::page);
     if (!staged && (touches_file(ends) || touches_node(ends))) return direct_file_chunk;
-    if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
+    const bool gpu = ends.from.place().is_gpu() || ends.to.place().is_gpu();
+    if (!staged) return gpu ? direct_gpu_chunk : direct_host_chunk;
     const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
     // Eight chunks or more let the hops of a small copy overlap too.
     return std::clamp(base::round_up(ends.bytes / 8, base::page), min_staged_chunk, max);
@@ -52,7 +49,7 @@ public:
     // `written`, where it is not null, is the target's registration with the backend that wrote it: a file
     // that has no name yet can only be read through it.
     static Result<std::unique_ptr<Verifier>> create(backend::PieceOwner& owner, Machine& machine,
-                                                    const Ends& ends, backend::Registration* written) {
+                                                    const Ends& ends, Registration* written) {
         std::unique_ptr<Verifier> verifier(new Verifier(ends));
         SIDESTEP_CHECK(verifier->open(owner, machine, 0, ends.from, ends.from_memory, nullptr));
         SIDESTEP_CHECK(verifier->open(owner, machine, 1, ends.to, ends.to_memory, written));
@@ -177,10 +174,8 @@ private:
     std::string where() const override { return target_.to_string(); }
     bool go_on(bool) override {
         const bool moved = move();
-        if (state_ == State::moving && lost_ && may_detour(ends_) && idle()) {
-            open_again([this] { return detour(); });
-            return true;
-        }
+        if (state_ == State::moving && lost_ && may_detour(ends_) && idle())
+            return open_again([this] { return detour(); }), true;
         return (verifier_ && state_ != State::moving && verify()) || moved;
     }
 
@@ -217,6 +212,12 @@ private:
     void release() override {
         lanes_.clear();
         host_link_ = {};
+        // What is closed later holds no memory here, which may be freed from now on.
+        std::erase_if(attached_, [](const Attached& one) {
+            one.registration->unmap();
+            const Place& place = one.registration->buffer().place();
+            return !place.is_file() && place.node().empty();
+        });
         std::pair open(std::exchange(attached_, {}), std::move(verifier_));
         if (aside() != nullptr) let_go(std::make_shared<decltype(open)>(std::move(open)));
     }
@@ -283,19 +284,16 @@ private:
     // All lanes of the plan; of several, those that get no staging memory are left out.
     Result<void> add_lanes() {
         const std::size_t count = plan_->lanes.size();
-        receipt_.lane_failures.resize(count);
+        receipt_.lane_failures.assign(count, {});
         lanes_.resize(count);
-        std::optional<Error> first;
         std::size_t left_out = 0;
         for (std::size_t lane = 0; lane < count; ++lane) {
             const auto added = add_lane(lane);
             if (added) continue;
-            if (count == 1 || added.error().code != ErrorCode::out_of_memory) return added;
+            if (added.error().code != ErrorCode::out_of_memory || ++left_out == count) return added;
             receipt_.lane_failures[lane] = added.error().message;
             note(fmt::format("lane {} was left out: {}", lane + 1, added.error().message));
-            if (++left_out == 1) first = added.error();
         }
-        if (left_out == count) return *first;
         const bool one_piece =
             has_one_hop() && phase_of(ends_.from, ends_.to) + ends_.bytes <= lanes_[0]->chunk();
         needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || needs_gate();
@@ -325,8 +323,7 @@ private:
         setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
         setup.depth = touches_file(ends_) || touches_node(ends_) ? 16 : 2;
         if (count > 1) {
-            setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, base::page)
-                                              : route::lane_chunk(ends_.bytes, count);
+            if (options_.chunk == 0) setup.chunk = route::lane_chunk(ends_.bytes, count);
             setup.depth = chunks_on_a_lane;
             setup.max_new = 1;
         }
@@ -408,27 +405,19 @@ private:
         for (std::size_t i = 0; i < lanes_.size(); ++i) {
             if (!lanes_[i]) continue;
             auto stepped = lanes_[i]->step(cursor_);
-            if (stepped)
-                moved |= *stepped;
-            else
-                lose(i, stepped.error());
+            if (!stepped) lose(i, stepped.error());
+            moved |= stepped && *stepped;
             all_idle &= lanes_[i]->idle();
             arrived += lanes_[i]->arrived();
         }
         done_.store(holes_ + before_ + arrived, std::memory_order_relaxed);
-        if (state_ == State::moving && all_idle && cursor_.empty()) {
-            all_arrived();
-            moved = true;
-        }
+        if (state_ == State::moving && all_idle && cursor_.empty()) return all_arrived(), true;
         return moved;
     }
 
     bool verify() {
         auto stepped = verifier_->step();
-        if (!stepped) {
-            fail(stepped.error());
-            return true;
-        }
+        if (!stepped) return fail(stepped.error()), true;
         if (state_ != State::verifying || !verifier_->finished()) return *stepped;
         place_.pass();
         all_equal();
@@ -468,7 +457,6 @@ private:
         if (!plan) return *lost_;
         before_ = lanes_[0]->arrived();
         lanes_.clear();
-        receipt_.lane_failures.clear();
         plan_ = std::move(*plan);
         return add_lanes();
     }
