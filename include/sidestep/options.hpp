@@ -46,7 +46,8 @@ struct CopyOptions {
     int lanes = 0;
 
     // After the copy, read both ends, hash them and compare: ErrorCode::mismatch with the offset of the
-    // first differing block. Reads every byte twice more, through up to 64 MiB of staging memory.
+    // first differing block. Reads every byte twice more, through up to 64 MiB of staging memory, half of
+    // max_staging at most.
     bool verify = false;
 
     // The copy fails with ErrorCode::timed_out when it takes longer. Zero: no limit on the whole. At most

@@ -47,10 +47,10 @@ using backend::Registration;
 class Verifier {
 public:
     // `written`, where it is not null, is the target's registration with the backend that wrote it: a file
-    // that has no name yet can only be read through it.
+    // that has no name yet can only be read through it. `staging`: of both sides; two pages at least.
     static Result<std::unique_ptr<Verifier>> create(backend::PieceOwner& owner, Machine& machine,
-                                                    const Ends& ends, Registration* written) {
-        std::unique_ptr<Verifier> verifier(new Verifier(ends));
+                                                    const Ends& ends, Registration* written, Bytes staging) {
+        std::unique_ptr<Verifier> verifier(new Verifier(ends, staging));
         SIDESTEP_CHECK(verifier->open(owner, machine, 0, ends.from, ends.from_memory, nullptr));
         SIDESTEP_CHECK(verifier->open(owner, machine, 1, ends.to, ends.to_memory, written));
         return verifier;
@@ -79,8 +79,8 @@ public:
     bool finished() const { return compared_ == blocks_.size(); }
 
 private:
-    static constexpr Bytes block_size = Bytes{4} << 20;
-    static constexpr Bytes staging_of_a_side = Bytes{32} << 20;
+    static constexpr Bytes largest_block = Bytes{4} << 20;
+    static constexpr Bytes max_staging_of_a_side = Bytes{32} << 20;
     // XXH3 of one block at either end.
     using Block = std::array<std::optional<std::uint64_t>, 2>;
     struct Side {
@@ -90,10 +90,11 @@ private:
         Cursor cursor;
     };
 
-    explicit Verifier(const Ends& ends)
-        : bytes_(ends.bytes),
+    Verifier(const Ends& ends, Bytes staging)
+        : staging_(std::clamp(std::bit_floor(staging / 2), base::page, max_staging_of_a_side)),
+          bytes_(ends.bytes),
           phase_(phase_of(ends.from, ends.to)),
-          blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
+          blocks_((phase_ + ends.bytes + block_size_ - 1) / block_size_) {}
 
     Result<void> open(backend::PieceOwner& owner, Machine& machine, int side, const Buffer& buffer,
                       MemoryKind memory, backend::Registration* written) {
@@ -108,9 +109,9 @@ private:
         LaneSetup setup;
         setup.owner = &owner;
         setup.hops = mine.plan->lanes[0];
-        setup.chunk = block_size;
+        setup.chunk = block_size_;
         setup.phase = phase_;
-        setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
+        setup.staging = std::min(staging_, std::max(bytes_, block_size_));
         setup.from = written;
         if (written == nullptr) {
             backend::AttachOptions to_read;
@@ -126,7 +127,7 @@ private:
     }
 
     Result<void> see(int side, Bytes offset, const void* data, Bytes size) {
-        Block& block = blocks_[(phase_ + offset) / block_size];
+        Block& block = blocks_[(phase_ + offset) / block_size_];
         block[static_cast<std::size_t>(side)] = base::xxh3(data, size);
         if (!block[0] || !block[1]) return {};
         ++compared_;
@@ -138,8 +139,10 @@ private:
                      "copy again; if it happens twice, suspect the path: prefer another with --prefer"};
     }
 
-    Bytes bytes_ = 0;
-    Bytes phase_ = 0;  // of both cursors: blocks begin where those of the file do
+    const Bytes staging_;  // of a side
+    const Bytes block_size_ = std::min(largest_block, staging_);
+    const Bytes bytes_;
+    const Bytes phase_;  // of both cursors: blocks begin where those of the file do
     std::vector<Block> blocks_;
     std::size_t compared_ = 0;
     Side sides_[2];
@@ -274,10 +277,12 @@ private:
         return {};
     }
 
-    // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
+    // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate. The other half of the
+    // staging memory is for verification.
     CopyOptions wishes() const {
         CopyOptions wished = options_;
         if (stream_ != nullptr && wished.lanes == 0) wished.lanes = 1;
+        if (wished.verify) wished.max_staging /= 2;
         return wished;
     }
 
@@ -330,7 +335,7 @@ private:
         if (stops == 0) return setup;
         std::size_t all_stops = 0;
         for (const auto& hops : plan_->lanes) all_stops += hops.size() - 1;
-        Bytes bound = std::min(options_.max_staging / all_stops, max_staging_a_stop);
+        Bytes bound = std::min(wishes().max_staging / all_stops, max_staging_a_stop);
         for (const ReadyHop& hop : plan_->lanes[lane])
             if (hop.to_memory == MemoryKind::device && &hop != &plan_->lanes[lane].back())
                 bound = std::min({bound, relay_ring, machine_.pool.relay_limit(hop.to.index())});
@@ -368,7 +373,7 @@ private:
             for (const Attached& attached : attached_)
                 if (attached.access == Access::write) written = attached.registration.get();
         const double before = seconds_since_start();
-        SIDESTEP_TRY(verifier_, Verifier::create(*this, machine_, ends_, written));
+        SIDESTEP_TRY(verifier_, Verifier::create(*this, machine_, ends_, written, options_.max_staging / 2));
         receipt_.verify_seconds = seconds_since_start() - before;
         return {};
     }
