@@ -108,8 +108,8 @@ public:
     // process can map is an ErrorCode::unsupported with the reason; operations then carry it through the
     // arena.
     Result<void> attach(const Buffer& buffer);
-    // Returns when the others have unmapped the memory, so that freeing it gives it back to the GPU; after 200 ms at
-    // the latest. They unmap it once no operation of this rank is under way.
+    // Returns when the others have unmapped the memory, so that it may be freed. They unmap it once no operation of this
+    // rank is under way. Where they have not after 200 ms: ErrorCode::timed_out. Then call it again, which answers at once.
     Result<void> detach(const Buffer& buffer);
 
     // What all_reduce and the others would do for `count` elements between these buffers (null: memory that
