@@ -134,6 +134,10 @@ public:
     }
 
     Result<void> commit() override { return opened_.commit(options_.sync_file); }
+    void unmap() override {
+        const std::lock_guard lock(mutex_);
+        mapped_.clear();
+    }
     std::vector<std::string> notes() const override {
         std::vector<std::string> notes = opened_.notes();
         if (const Bytes bytes = through_host_.load(std::memory_order_relaxed); bytes != 0)
@@ -211,7 +215,7 @@ private:
         window->at_begin = counts_of(counts, gpu.uuid(), write);
         return window.get();
     }
-    // For as long as this file is open, so that no memory is freed while it is mapped.
+    // Until unmap(), so that no memory is freed while it is mapped.
     void register_memory(const MemoryRegistration& memory) {
         const void* const base = memory.buffer().address();
         if (memory.buffer().size() < min_mapped) return;

@@ -191,12 +191,16 @@ Result<void> enqueue(std::vector<Share>& shares) {
     return {};
 }
 
-Result<void> run_shares(std::vector<Share>& shares) {
+Result<void> begin_shares(std::vector<Share>& shares) {
     const auto enqueued = enqueue(shares);
     // What has been enqueued cannot be taken back, and would wait for what now never comes.
     if (!enqueued.ok())
         for (const Share& share : shares)
             if (share.begun) share.communicator->end(enqueued.error());
+    return enqueued;
+}
+
+Result<void> settle_shares(const std::vector<Share>& shares, const Result<void>& enqueued) {
     Result<void> first = enqueued;
     for (const Share& share : shares) {
         if (!enqueued.ok() && !share.begun) continue;
@@ -273,9 +277,15 @@ Result<ncclResult_t> end_group() {
         drop(group.jobs, group.failure);
         return group.failure;
     }
+    // What goes on in the background may hold its communicator for as long as other ranks like: operations come first then.
+    const bool first =
+        std::any_of(group.jobs.begin(), group.jobs.end(), [](const Job& job) { return !job.blocking; });
+    auto begun = first ? begin_shares(group.shares) : Result<void>();
     const auto background = run_jobs(std::move(group.jobs));
+    if (!first && !background.ok()) return background.error();
+    if (!first) begun = begin_shares(group.shares);
+    if (auto done = settle_shares(group.shares, begun); !done.ok()) return done.error();
     if (!background.ok()) return background.error();
-    if (auto done = run_shares(group.shares); !done.ok()) return done.error();
     return *background ? ncclInProgress : ncclSuccess;
 }
 

@@ -2,7 +2,8 @@
 //
 // A group does not block before its outermost end. Then communicators are made, split and shrunk first, each on its own thread,
 // because they wait for each other. After that the operations are enqueued on their streams: the first collective of every
-// communicator, the second of every one, and so on. The sends and receives of each communicator come last, together.
+// communicator, the second of every one, and so on. The sends and receives of each communicator come last, together. Where
+// one of the communicators is made in the background, the operations are enqueued first.
 #pragma once
 
 #include <functional>

@@ -310,10 +310,10 @@ Result<void> Communicator::remove_registration(void* handle) {
     }
     if (!entry->attached) return {};
     const std::lock_guard guard(calls_);
-    // Of a group that has failed nothing is mapped any more.
-    if (auto detached = group_->detach(entry->buffer); !detached.ok() && group_->status().ok())
-        return detached.error();
-    return {};
+    // The others unmap it as soon as they can; of a group that has failed nothing is mapped any more.
+    const auto detached = group_->detach(entry->buffer);
+    if (detached.ok() || detached.error().code == ErrorCode::timed_out || !group_->status().ok()) return {};
+    return detached.error();
 }
 
 Result<void*> Communicator::registered_memory(void* handle) const {
@@ -342,6 +342,7 @@ void Communicator::attach(const std::shared_ptr<const Allocation>& memory) {
     const std::unique_lock guard(calls_, std::try_to_lock);
     if (!guard || phase_.load(std::memory_order_acquire) != Phase::ready || memory->place() != device_.place)
         return;
+    forget_locked();
     if (std::find(attached_.begin(), attached_.end(), memory) != attached_.end()) return;
     if (group_->attach(memory->buffer()).ok()) attached_.push_back(memory);
 }
@@ -358,7 +359,7 @@ void Communicator::detach(const std::shared_ptr<const Allocation>& memory) {
 
 void Communicator::forget_locked() {
     if (!forgets_) return;
-    std::vector<std::shared_ptr<const Allocation>> going;
+    std::vector<std::shared_ptr<const Allocation>> going, mapped;
     {
         const std::lock_guard guard(tables_);
         going.swap(to_forget_);
@@ -367,10 +368,17 @@ void Communicator::forget_locked() {
     for (const auto& memory : going) {
         const auto found = std::find(attached_.begin(), attached_.end(), memory);
         if (found == attached_.end()) continue;
-        // A failure means that the group has ended, and all its mappings with it.
-        static_cast<void>(group_->detach(memory->buffer()));
-        attached_.erase(found);
+        const auto detached = group_->detach(memory->buffer());
+        // Any other failure means that the group has ended, and all its mappings with it.
+        if (!detached.ok() && detached.error().code == ErrorCode::timed_out)
+            mapped.push_back(memory);
+        else
+            attached_.erase(found);
     }
+    if (mapped.empty()) return;
+    const std::lock_guard guard(tables_);
+    to_forget_.insert(to_forget_.end(), mapped.begin(), mapped.end());
+    forgets_ = true;
 }
 
 }  // namespace sidestep::nccl

@@ -128,8 +128,8 @@ public:
     GroupId next_id() const { return grown_id(grown_.load()); }
     GroupId take_next_id() { return grown_id(grown_.fetch_add(1)); }
 
-    // Memory of ncclMemAlloc on this GPU: held until the others have been told to forget it, or the group has
-    // ended.
+    // Memory of ncclMemAlloc on this GPU: held until the others have unmapped it, or the group has ended. Calls that come
+    // later look again.
     void attach(const std::shared_ptr<const Allocation>& memory);
     void detach(const std::shared_ptr<const Allocation>& memory);
 

@@ -171,14 +171,26 @@ Result<void> Reachability::detach(const Buffer& buffer, driver::LocalSocket::Tim
     SIDESTEP_TRY(const backend::Extent extent, seat_.extent(buffer.address()));
     std::unique_lock lock(mutex_);
     const auto found = find(extent);
-    if (!found || slots_[*found].attached == 0)
+    auto late = late_.find(extent.whole.address());
+    if (found && slots_[*found].attached > 0) {
+        if (--slots_[*found].attached > 0) return {};
+        withdraw(*found);
+        late = late_.insert_or_assign(extent.whole.address(), std::pair(*found, slots_[*found].use)).first;
+        wake();
+    } else if (late == late_.end()) {
         return Error{ErrorCode::invalid_argument, "the memory is not attached", buffer.to_string(), {}};
-    if (--slots_[*found].attached > 0) return {};
-    withdraw(*found);
-    const Slot& slot = slots_[*found];
-    wake();
-    for (const std::uint64_t use = slot.use; slot.use == use && Clock::now() < until && going();)
+    } else {
+        until = {};
+    }
+    const auto [at, use] = late->second;
+    while (slots_[at].use == use && going()) {
+        if (Clock::now() >= until)
+            return Error{ErrorCode::timed_out, "other ranks still have the memory mapped", buffer.to_string(),
+                         "an operation of this rank is under way, or a rank hangs: detach it once more "
+                         "before it is freed"};
         changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
+    late_.erase(extent.whole.address());
     return {};
 }
 

@@ -43,8 +43,8 @@ public:
     // is called before waiting; `going` ends the wait with its error.
     Result<void> attach(const Buffer& buffer, driver::LocalSocket::Time until,
                         const std::function<void()>& wake, const std::function<Result<void>()>& going);
-    // Returns once the others have let go of the memory, which they do when no task of this rank is under way;
-    // at `until` in any case, and where `going` says that the group has ended.
+    // Returns once the others have let go of the memory, which they do when no task of this rank is under way, or where
+    // `going` says that the group has ended. At `until` ErrorCode::timed_out; then further calls answer at once.
     Result<void> detach(const Buffer& buffer, driver::LocalSocket::Time until,
                         const std::function<void()>& wake, const std::function<Result<void>()>& going);
 
@@ -98,6 +98,8 @@ private:
     std::array<Slot, protocol::max_slots> slots_;  // 0 is the arena's, and not used here
     std::unordered_map<const void*, unsigned>
         by_address_;  // first byte -> slot, of those that are not withdrawn
+    std::unordered_map<const void*, std::pair<unsigned, std::uint64_t>>
+        late_;  // first byte -> slot and its use, of what detach() has not seen go
     unsigned next_ = 1;
     std::uint64_t uses_ = 0;
     bool due_ = false;  // some slot is wanted or withdrawn

@@ -29,15 +29,12 @@ constexpr Bytes max_staging_a_stop = Bytes{64} << 20;
 constexpr Bytes relay_ring = Bytes{32} << 20;
 constexpr std::size_t chunks_on_a_lane = 4;
 
-bool touches_gpu(const Ends& ends) {
-    return ends.from.place().is_gpu() || ends.to.place().is_gpu();
-}
-
 Bytes chunk_of(const Ends& ends, const CopyOptions& options, bool staged, bool on_stream) {
     if (on_stream) return ends.bytes;
     if (options.chunk != 0) return base::round_up(options.chunk, base::page);
     if (!staged && (touches_file(ends) || touches_node(ends))) return direct_file_chunk;
-    if (!staged) return touches_gpu(ends) ? direct_gpu_chunk : direct_host_chunk;
+    const bool gpu = ends.from.place().is_gpu() || ends.to.place().is_gpu();
+    if (!staged) return gpu ? direct_gpu_chunk : direct_host_chunk;
     const Bytes max = touches_file(ends) ? staged_file_chunk : route::staged_chunk;
     // Eight chunks or more let the hops of a small copy overlap too.
     return std::clamp(base::round_up(ends.bytes / 8, base::page), min_staged_chunk, max);
@@ -50,10 +47,10 @@ using backend::Registration;
 class Verifier {
 public:
     // `written`, where it is not null, is the target's registration with the backend that wrote it: a file
-    // that has no name yet can only be read through it.
+    // that has no name yet can only be read through it. `staging`: of both sides; two pages at least.
     static Result<std::unique_ptr<Verifier>> create(backend::PieceOwner& owner, Machine& machine,
-                                                    const Ends& ends, backend::Registration* written) {
-        std::unique_ptr<Verifier> verifier(new Verifier(ends));
+                                                    const Ends& ends, Registration* written, Bytes staging) {
+        std::unique_ptr<Verifier> verifier(new Verifier(ends, staging));
         SIDESTEP_CHECK(verifier->open(owner, machine, 0, ends.from, ends.from_memory, nullptr));
         SIDESTEP_CHECK(verifier->open(owner, machine, 1, ends.to, ends.to_memory, written));
         return verifier;
@@ -82,8 +79,8 @@ public:
     bool finished() const { return compared_ == blocks_.size(); }
 
 private:
-    static constexpr Bytes block_size = Bytes{4} << 20;
-    static constexpr Bytes staging_of_a_side = Bytes{32} << 20;
+    static constexpr Bytes largest_block = Bytes{4} << 20;
+    static constexpr Bytes max_staging_of_a_side = Bytes{32} << 20;
     // XXH3 of one block at either end.
     using Block = std::array<std::optional<std::uint64_t>, 2>;
     struct Side {
@@ -93,10 +90,11 @@ private:
         Cursor cursor;
     };
 
-    explicit Verifier(const Ends& ends)
-        : bytes_(ends.bytes),
+    Verifier(const Ends& ends, Bytes staging)
+        : staging_(std::clamp(std::bit_floor(staging / 2), base::page, max_staging_of_a_side)),
+          bytes_(ends.bytes),
           phase_(phase_of(ends.from, ends.to)),
-          blocks_((phase_ + ends.bytes + block_size - 1) / block_size) {}
+          blocks_((phase_ + ends.bytes + block_size_ - 1) / block_size_) {}
 
     Result<void> open(backend::PieceOwner& owner, Machine& machine, int side, const Buffer& buffer,
                       MemoryKind memory, backend::Registration* written) {
@@ -111,9 +109,9 @@ private:
         LaneSetup setup;
         setup.owner = &owner;
         setup.hops = mine.plan->lanes[0];
-        setup.chunk = block_size;
+        setup.chunk = block_size_;
         setup.phase = phase_;
-        setup.staging = std::min(staging_of_a_side, std::max(bytes_, block_size));
+        setup.staging = std::min(staging_, std::max(bytes_, block_size_));
         setup.from = written;
         if (written == nullptr) {
             backend::AttachOptions to_read;
@@ -129,7 +127,7 @@ private:
     }
 
     Result<void> see(int side, Bytes offset, const void* data, Bytes size) {
-        Block& block = blocks_[(phase_ + offset) / block_size];
+        Block& block = blocks_[(phase_ + offset) / block_size_];
         block[static_cast<std::size_t>(side)] = base::xxh3(data, size);
         if (!block[0] || !block[1]) return {};
         ++compared_;
@@ -141,8 +139,10 @@ private:
                      "copy again; if it happens twice, suspect the path: prefer another with --prefer"};
     }
 
-    Bytes bytes_ = 0;
-    Bytes phase_ = 0;  // of both cursors: blocks begin where those of the file do
+    const Bytes staging_;  // of a side
+    const Bytes block_size_ = std::min(largest_block, staging_);
+    const Bytes bytes_;
+    const Bytes phase_;  // of both cursors: blocks begin where those of the file do
     std::vector<Block> blocks_;
     std::size_t compared_ = 0;
     Side sides_[2];
@@ -177,10 +177,8 @@ private:
     std::string where() const override { return target_.to_string(); }
     bool go_on(bool) override {
         const bool moved = move();
-        if (state_ == State::moving && lost_ && may_detour(ends_) && idle()) {
-            open_again([this] { return detour(); });
-            return true;
-        }
+        if (state_ == State::moving && lost_ && may_detour(ends_) && idle())
+            return open_again([this] { return detour(); }), true;
         return (verifier_ && state_ != State::moving && verify()) || moved;
     }
 
@@ -217,6 +215,12 @@ private:
     void release() override {
         lanes_.clear();
         host_link_ = {};
+        // What is closed later holds no memory here, which may be freed from now on.
+        std::erase_if(attached_, [](const Attached& one) {
+            one.registration->unmap();
+            const Place& place = one.registration->buffer().place();
+            return !place.is_file() && place.node().empty();
+        });
         std::pair open(std::exchange(attached_, {}), std::move(verifier_));
         if (aside() != nullptr) let_go(std::make_shared<decltype(open)>(std::move(open)));
     }
@@ -273,29 +277,28 @@ private:
         return {};
     }
 
-    // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate.
+    // On a caller's stream one lane can be enqueued as it is; several would hold the stream at a gate. The other half of the
+    // staging memory is for verification.
     CopyOptions wishes() const {
         CopyOptions wished = options_;
         if (stream_ != nullptr && wished.lanes == 0) wished.lanes = 1;
+        if (wished.verify) wished.max_staging /= 2;
         return wished;
     }
 
     // All lanes of the plan; of several, those that get no staging memory are left out.
     Result<void> add_lanes() {
         const std::size_t count = plan_->lanes.size();
-        receipt_.lane_failures.resize(count);
+        receipt_.lane_failures.assign(count, {});
         lanes_.resize(count);
-        std::optional<Error> first;
         std::size_t left_out = 0;
         for (std::size_t lane = 0; lane < count; ++lane) {
             const auto added = add_lane(lane);
             if (added) continue;
-            if (count == 1 || added.error().code != ErrorCode::out_of_memory) return added;
+            if (added.error().code != ErrorCode::out_of_memory || ++left_out == count) return added;
             receipt_.lane_failures[lane] = added.error().message;
             note(fmt::format("lane {} was left out: {}", lane + 1, added.error().message));
-            if (++left_out == 1) first = added.error();
         }
-        if (left_out == count) return *first;
         const bool one_piece =
             has_one_hop() && phase_of(ends_.from, ends_.to) + ends_.bytes <= lanes_[0]->chunk();
         needs_driving_ = !one_piece || ends_.to.place().is_file() || options_.verify || needs_gate();
@@ -325,15 +328,14 @@ private:
         setup.chunk = chunk_of(ends_, options_, stops > 0, setup.stream != nullptr);
         setup.depth = touches_file(ends_) || touches_node(ends_) ? 16 : 2;
         if (count > 1) {
-            setup.chunk = options_.chunk != 0 ? base::round_up(options_.chunk, base::page)
-                                              : route::lane_chunk(ends_.bytes, count);
+            if (options_.chunk == 0) setup.chunk = route::lane_chunk(ends_.bytes, count);
             setup.depth = chunks_on_a_lane;
             setup.max_new = 1;
         }
         if (stops == 0) return setup;
         std::size_t all_stops = 0;
         for (const auto& hops : plan_->lanes) all_stops += hops.size() - 1;
-        Bytes bound = std::min(options_.max_staging / all_stops, max_staging_a_stop);
+        Bytes bound = std::min(wishes().max_staging / all_stops, max_staging_a_stop);
         for (const ReadyHop& hop : plan_->lanes[lane])
             if (hop.to_memory == MemoryKind::device && &hop != &plan_->lanes[lane].back())
                 bound = std::min({bound, relay_ring, machine_.pool.relay_limit(hop.to.index())});
@@ -371,7 +373,7 @@ private:
             for (const Attached& attached : attached_)
                 if (attached.access == Access::write) written = attached.registration.get();
         const double before = seconds_since_start();
-        SIDESTEP_TRY(verifier_, Verifier::create(*this, machine_, ends_, written));
+        SIDESTEP_TRY(verifier_, Verifier::create(*this, machine_, ends_, written, options_.max_staging / 2));
         receipt_.verify_seconds = seconds_since_start() - before;
         return {};
     }
@@ -408,27 +410,19 @@ private:
         for (std::size_t i = 0; i < lanes_.size(); ++i) {
             if (!lanes_[i]) continue;
             auto stepped = lanes_[i]->step(cursor_);
-            if (stepped)
-                moved |= *stepped;
-            else
-                lose(i, stepped.error());
+            if (!stepped) lose(i, stepped.error());
+            moved |= stepped && *stepped;
             all_idle &= lanes_[i]->idle();
             arrived += lanes_[i]->arrived();
         }
         done_.store(holes_ + before_ + arrived, std::memory_order_relaxed);
-        if (state_ == State::moving && all_idle && cursor_.empty()) {
-            all_arrived();
-            moved = true;
-        }
+        if (state_ == State::moving && all_idle && cursor_.empty()) return all_arrived(), true;
         return moved;
     }
 
     bool verify() {
         auto stepped = verifier_->step();
-        if (!stepped) {
-            fail(stepped.error());
-            return true;
-        }
+        if (!stepped) return fail(stepped.error()), true;
         if (state_ != State::verifying || !verifier_->finished()) return *stepped;
         place_.pass();
         all_equal();
@@ -468,7 +462,6 @@ private:
         if (!plan) return *lost_;
         before_ = lanes_[0]->arrived();
         lanes_.clear();
-        receipt_.lane_failures.clear();
         plan_ = std::move(*plan);
         return add_lanes();
     }

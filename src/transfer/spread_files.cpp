@@ -249,7 +249,8 @@ Result<void> SpreadFiles::commit(const std::function<bool()>& given_up) {
 std::shared_ptr<void> SpreadFiles::take_open() {
     auto open = std::make_shared<Registrations>();
     for (State& state : states_)
-        for (auto& registration : std::exchange(state.open, {})) open->push_back(std::move(registration));
+        for (auto& registration : std::exchange(state.open, {}))
+            open->emplace_back(std::move(registration))->unmap();
     return open;
 }
 

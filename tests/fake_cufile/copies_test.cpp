@@ -244,6 +244,27 @@ TEST_F(Copies, TwoAtATimeShareTheMappedMemory) {
     EXPECT_TRUE(memory() == bytes);
 }
 
+// A file system may take any time to close a file, so where there is a deadline nobody waits for that. But the memory may be
+// freed as soon as the copy has ended.
+TEST_F(Copies, NoMemoryStaysMappedWhereFilesAreClosedLater) {
+    open("nvfs");
+    write_file("source", test::text_of(size, 14));
+    CopyOptions options = around_cache();
+    options.deadline = std::chrono::minutes(1);
+    for (const bool write : {false, true})
+        for (const char* how : {"nvfs,unmap_ms=200", "nvfs,unmap_ms=200,eio"}) {
+            const auto run = [&] {
+                return write ? copy(memory_.buffer(), Buffer::file(path("target")), options)
+                             : copy(Buffer::file(path("source")), memory_.buffer(), options);
+            };
+            ASSERT_TRUE(run());  // the way is tried out
+            ::setenv("FAKE_CUFILE", how, 1);
+            EXPECT_EQ(run().ok(), how == std::string("nvfs,unmap_ms=200"));
+            EXPECT_EQ(asked("fake_cufile_buffers"), 0) << how << write;
+            ::setenv("FAKE_CUFILE", "nvfs", 1);
+        }
+}
+
 TEST_F(Copies, MemoryThatCufileWouldNotMapIsSaid) {
     open("nvfs,buffer=5016");
     const std::string bytes = test::text_of(size, 7);

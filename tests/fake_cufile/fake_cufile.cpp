@@ -10,6 +10,7 @@
 //   most eio, refuse   an operation fails with errno EIO, or with IO_DISABLED (5034) wrong         bytes
 //   arrive changed 1.19, 1.14    that version: statistics of 5112 bytes; or (FAKE_CUFILE_OLD) no statistics
 //   overrun       statistics of 5112 bytes, though the version says 1.15
+//   unmap_ms=N    giving memory back takes so long
 //
 // Apart from the words it is strict: no current CUDA context, an unknown handle, a file registered twice, an
 // open flag that cuFile refuses, memory that the CUDA driver does not know, or a request past the memory's
@@ -21,11 +22,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -228,6 +231,7 @@ Status cuFileBufRegister(const void* base, std::size_t size, int) {
 
 Status cuFileBufDeregister(const void* base) {
     if (!has_context()) return code(5015);
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::max(number_of("unmap_ms"), 0)));
     const std::lock_guard lock(state().mutex);
     return state().buffers.erase(base) == 1 ? Status{} : code(5024);
 }

@@ -268,8 +268,10 @@ private:
 
     std::string detach() {
         Result<void> state;
-        for (const Allocation& piece : memory_)
-            if (state) state = group_->detach(piece.buffer());
+        for (const Allocation& piece : memory_) do {
+                if (state || state.error().code == ErrorCode::timed_out)
+                    state = group_->detach(piece.buffer());
+            } while (!state && state.error().code == ErrorCode::timed_out);
         return text_of(state);
     }
 

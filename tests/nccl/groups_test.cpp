@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "tests/nccl/world.hpp"
@@ -214,6 +215,31 @@ TEST_F(NcclGroupsThatDoNotBlock, SeveralSplitsOfOneCommunicator) {
     expect_sum({pair[1], pair[0]}, {1, 0});
     destroy(pair);
     destroy(alone);
+}
+
+// A split waits for those of the other ranks, perhaps for long; an operation beside it does not.
+TEST_F(NcclGroupsThatDoNotBlock, AnOperationBesideASplitThatTheOtherRankComesToLater) {
+    ncclComm_t alone = nullptr;
+    ASSERT_NCCL(sidestepNcclSetDevice(0));
+    ASSERT_NCCL(ncclCommInitRank(&alone, 1, new_id(), 0));
+    const Memory memory(0, std::size_t{4096}), other(1, std::size_t{4096});
+    std::vector<ncclComm_t> children(2);
+    std::thread later([&] {
+        EXPECT_NCCL(ncclRecv(other.data(), 100, type, 0, comms[1], nullptr));
+        EXPECT_EQ(ncclCommSplit(comms[1], 0, 1, &children[1], nullptr), +ncclInProgress);
+    });
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclCommSplit(comms[0], 0, 0, &children[0], nullptr));
+    // The split has time to begin before the send is enqueued.
+    for (int call = 0; call < 20'000; ++call)
+        EXPECT_NCCL(ncclAllReduce(memory.data(), memory.data(), 100, type, ncclSum, alone, nullptr));
+    EXPECT_NCCL(ncclSend(memory.data(), 100, type, 1, comms[0], nullptr));
+    EXPECT_EQ(ncclGroupEnd(), +ncclInProgress) << last_error();
+    later.join();
+    for (ncclComm_t comm : comms) EXPECT_EQ(settled(comm), +ncclSuccess) << last_error(comm);
+    expect_sum(children, {0, 1});
+    destroy(children);
+    destroy({alone});
 }
 
 // Where one of them blocks, the end of the group waits for all and answers.

@@ -1,5 +1,10 @@
 // Memory that communicators know before they use it, and memory that is registered.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "tests/nccl/world.hpp"
@@ -113,6 +118,44 @@ TEST(NcclMemory, RegisteredInTheGroupThatMakesTheCommunicator) {
         EXPECT_NCCL(ncclCommDeregister(comms[r], handles[r]));
         EXPECT_NCCL(ncclCommDestroy(comms[r]));
     }
+}
+
+// Freed before an operation on it has ended: it goes once the other rank has let go of it.
+TEST(NcclMemory, FreedWhileTheOtherRankMayUseIt) {
+    constexpr std::size_t large = 4'000'000;
+    const World world(2);
+    const auto small = world.memory(4096);
+    const Memory theirs(1, large * sizeof(int));
+    std::optional<Memory> own(std::in_place, 0, large * sizeof(int));
+    const auto is_there = [address = own->data()] {
+        return ::msync(address, large * sizeof(int), MS_ASYNC) == 0;
+    };
+    std::fill_n(reinterpret_cast<int*>(own->data()), large, 3);
+    std::fill_n(reinterpret_cast<int*>(theirs.data()), large, 4);
+    const auto sum = [&](int rank, void* data, std::size_t count) {
+        EXPECT_NCCL(ncclAllReduce(data, data, count, ncclInt32, ncclSum, world[rank], nullptr));
+    };
+    const auto both_small = [&] {
+        EXPECT_NCCL(
+            world.together([&](int rank) { sum(rank, small[static_cast<std::size_t>(rank)].data(), 10); }));
+    };
+    std::thread first([&] {
+        EXPECT_NCCL(ncclGroupStart());
+        sum(0, small[0].data(), 10);
+        sum(0, own->data(), large);
+        EXPECT_NCCL(ncclGroupEnd());
+    });
+    sum(1, small[1].data(), 10);  // by its end both of the other rank's are enqueued, or about to be
+    own.reset();
+    EXPECT_TRUE(is_there());
+    sum(1, theirs.data(), large);
+    first.join();
+    EXPECT_EQ(
+        std::count(reinterpret_cast<int*>(theirs.data()), reinterpret_cast<int*>(theirs.data()) + large, 7),
+        static_cast<std::ptrdiff_t>(large));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (is_there() && std::chrono::steady_clock::now() < until) both_small();
+    EXPECT_FALSE(is_there());
 }
 
 // One thread computes while another allocates and frees on the same GPU.

@@ -9,6 +9,7 @@
 #include "collective/departed_members.hpp"
 #include "context/impl.hpp"
 #include "tests/unit/group/ranks.hpp"
+#include "tests/unit/group/seat_around.hpp"
 
 namespace sidestep::groups {
 namespace {
@@ -20,64 +21,18 @@ void check_alive() {
 }
 
 // An emulated seat whose every call ends the process with 99 where libraries have been taken apart already.
-class StrictSeat : public backend::Seat {
+class StrictSeat final : public SeatAround {
 public:
-    explicit StrictSeat(std::unique_ptr<backend::Seat> seat) : seat_(std::move(seat)) {}
+    using SeatAround::SeatAround;
     ~StrictSeat() override { check_alive(); }
-    const Buffer& arena() const override { return check_alive(), seat_->arena(); }
-    Result<backend::Extent> extent(const void* address) override {
-        return check_alive(), seat_->extent(address);
-    }
-    Result<Allocation> open(const backend::Exported& exported) override {
-        return check_alive(), seat_->open(exported);
-    }
-    Result<void> admit(const Buffer& memory) override { return check_alive(), seat_->admit(memory); }
-    Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override {
-        return check_alive(), seat_->reach(rank, slot, memory);
-    }
-    Result<void> run(const protocol::CollectiveTask& task, void* stream) override {
-        return check_alive(), seat_->run(task, stream);
-    }
     Result<bool> idle() override {
         check_alive();
         std::this_thread::sleep_for(std::chrono::milliseconds(5));  // exit() finds some thread within
-        check_alive();
-        return seat_->idle();
-    }
-    std::optional<protocol::FaultRecord> fault() const override { return check_alive(), seat_->fault(); }
-    void abort() noexcept override { check_alive(), seat_->abort(); }
-    void set_deadline(std::uint64_t ns) override { check_alive(), seat_->set_deadline(ns); }
-
-private:
-    std::unique_ptr<backend::Seat> seat_;
-};
-
-class StrictBackend : public backend::Backend, public backend::Seats {
-public:
-    explicit StrictBackend(const backend::Registry& real) : real_(real) {}
-    std::string_view name() const override { return "strict"; }
-    backend::Support probe(const Topology&) override {
-        backend::Support support;
-        support.usable = true;
-        return support;
-    }
-    std::vector<backend::Capability> capabilities() const override { return {}; }
-    Result<std::unique_ptr<backend::Registration>> attach(const Buffer&,
-                                                          const backend::AttachOptions&) override {
-        return Error{};
-    }
-    Result<backend::Progress> start(const backend::Piece&, backend::Flight&) override { return Error{}; }
-    backend::Seats* seats() override { return this; }
-    Result<std::unique_ptr<backend::Seat>> seat(const backend::SeatRequest& request) override {
-        for (backend::Backend* backend : real_.usable())
-            if (backend->seats() != nullptr)
-                if (auto seat = backend->seats()->seat(request))
-                    return std::unique_ptr<backend::Seat>(std::make_unique<StrictSeat>(std::move(*seat)));
-        return Error{};
+        return SeatAround::idle();
     }
 
 private:
-    const backend::Registry& real_;
+    void called() const override { check_alive(); }
 };
 
 // Never returns. Four ranks run an operation; then some are left, or none, and the process exits, or first a child
@@ -96,7 +51,10 @@ private:
     options.peer_folder = folder.path;
     static Context& context = *new Context(std::move(Context::open(options)).value());
     static auto& registry = *new backend::Registry;
-    registry.add(std::make_unique<StrictBackend>(ContextAccess::impl(context).registry), context.topology());
+    registry.add(std::make_unique<SeatsAround>(
+                     ContextAccess::impl(context).registry,
+                     [](auto seat) { return std::make_unique<StrictSeat>(std::move(seat)); }),
+                 context.topology());
     // Destroyed after main, as those of a program's static objects are.
     static collective::DepartedMembers departed;
     static std::vector<std::unique_ptr<collective::Member>> members(4);

@@ -24,8 +24,9 @@ public:
         unsigned depth = 4;
         // Instead of moving bytes; nothing: move them.
         std::function<std::optional<std::int64_t>(const FileRequest&)> answer;
-        Bytes max = 1_GiB;              // bytes moved by one request
-        std::atomic<bool> held{false};  // nothing ends
+        Bytes max = 1_GiB;                              // bytes moved by one request
+        std::atomic<bool> held{false};                  // nothing ends
+        std::function<bool(const FileRequest&)> hangs;  // and the others end
         int broken = 0;
         bool gone = false;
         // Seen so far.
@@ -35,6 +36,7 @@ public:
         unsigned keeps = 0;  // calls of keep_memory()
         unsigned drops = 0;
         unsigned with_kept = 0;  // requests that use it
+        unsigned made_up_for = 0;
     };
     explicit ScriptedEngine(std::shared_ptr<Script> script) : script_(std::move(script)) {}
     ~ScriptedEngine() override { script_->gone = true; }
@@ -55,11 +57,15 @@ public:
     }
     int broken() const override { return script_->broken; }
     void drop_memory(int number) override { script_->drops += number == 7 ? 1 : 0; }
+    void make_up_for(unsigned hanging) override { script_->made_up_for = hanging; }
     // One request a call, the youngest first.
     void reap(std::vector<driver::FileCompletion>& ended) override {
-        if (queue_.empty() || script_->held) return;
-        const FileRequest request = queue_.back();
-        queue_.pop_back();
+        const auto next = std::find_if(queue_.rbegin(), queue_.rend(), [this](const FileRequest& each) {
+            return !script_->held && !(script_->hangs && script_->hangs(each));
+        });
+        if (next == queue_.rend()) return;
+        const FileRequest request = *next;
+        queue_.erase(std::next(next).base());
         --script_->outstanding;
         auto result = script_->answer ? script_->answer(request) : std::nullopt;
         if (!result) {
@@ -110,6 +116,28 @@ TEST_F(FaultsTest, NoMoreIsAskedOfTheEngineThanItTakes) {
     ASSERT_TRUE(read().ok());
     EXPECT_EQ(script_->max_outstanding, script_->depth);
     EXPECT_EQ(script_->submitted, 10u);  // slices of 2 MiB
+}
+
+// An engine like the ring, which tells of ends only when it is asked.
+TEST_F(FaultsTest, AFileThatHangsLeavesTheEngineToOthers) {
+    script_->hangs = [this](const FileRequest& request) {
+        const auto* const at = static_cast<const char*>(request.address);
+        return at >= back_.data() && at < back_.data() + back_.size();
+    };
+    const auto memory = attach(Buffer::host(back_.data(), back_.size()), Access::write);
+    test::StartedPiece hanging(*backend_, {file_.get(), 0, memory->get(), 0, back_.size(), 0});
+    EXPECT_EQ(script_->outstanding, script_->depth);
+    put(folder_ / "y", text_);
+    const auto other = attach(Buffer::file(folder_ / "y", 0, text_.size()), Access::read);
+    std::string back(text_.size(), '\0');
+    const auto moved = move(**other, 0, back.data(), back.size(), false);
+    EXPECT_TRUE(moved) << moved.error().to_string();
+    EXPECT_TRUE(back == text_);
+    EXPECT_EQ(script_->made_up_for, script_->depth);
+    script_->hangs = nullptr;
+    ASSERT_TRUE(hanging.wait().ok());
+    EXPECT_TRUE(back_ == text_);
+    EXPECT_EQ(script_->made_up_for, 0u);
 }
 
 TEST_F(FaultsTest, InterruptionsPass) {

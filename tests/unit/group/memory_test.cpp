@@ -60,13 +60,31 @@ TEST_F(Memory, IsMappedByAllOnceAttached) {
         EXPECT_NE(where(group, send, recv, 1).find("packets"), std::string::npos);
         all_reduce(group, send, recv);
         ASSERT_TRUE(ok(group.attach(recv.buffer())));
-        ASSERT_TRUE(ok(group.detach(recv.buffer())));
+        ASSERT_TRUE(ok(detach(group, recv.buffer())));
         EXPECT_EQ(where(group, send, recv), "yes");  // attached twice, detached once
-        ASSERT_TRUE(ok(group.detach(recv.buffer())));
+        ASSERT_TRUE(ok(detach(group, recv.buffer())));
         EXPECT_NE(where(group, send, recv), "yes");
         EXPECT_FALSE(group.detach(recv.buffer()).ok());
         all_reduce(group, send, recv);
     });
+}
+
+// The other rank reads and writes there until the operation has ended.
+TEST_F(Memory, IsDetachedOnlyWhenNoOperationIsUnderWay) {
+    auto groups = make(2);
+    const Allocation memory = allocate<int>(groups[0], large);
+    const Allocation other = allocate<int>(groups[1], large);
+    ASSERT_TRUE(ok(groups[0].attach(memory.buffer())));
+    ASSERT_TRUE(ok(groups[0].all_reduce(memory.address(), memory.address(), large, Dtype::i32)));
+    for (int call = 0; call < 2; ++call) {
+        const auto early = groups[0].detach(memory.buffer());
+        ASSERT_FALSE(early.ok());
+        EXPECT_EQ(early.error().code, ErrorCode::timed_out) << early.error().to_string();
+    }
+    ASSERT_TRUE(ok(groups[1].all_reduce(other.address(), other.address(), large, Dtype::i32)));
+    for (Group& group : groups) ASSERT_TRUE(ok(group.wait()));
+    EXPECT_TRUE(ok(detach(groups[0], memory.buffer())));
+    EXPECT_EQ(groups[0].detach(memory.buffer()).error().code, ErrorCode::invalid_argument);
 }
 
 TEST_F(Memory, OnlyOneRankAttaches) {
@@ -99,7 +117,7 @@ TEST_F(Memory, MoreAllocationsThanThereAreSlots) {
         for (int i = 0; i < 1100; ++i) {
             const Allocation memory = allocate<int>(group, 64);
             ASSERT_TRUE(ok(group.attach(memory.buffer()))) << i;
-            ASSERT_TRUE(ok(group.detach(memory.buffer())));
+            ASSERT_TRUE(ok(detach(group, memory.buffer())));
         }
     });
 }
@@ -123,7 +141,7 @@ TEST_F(Memory, MoreAllocationsAtOnceThanThereAreSlots) {
         ASSERT_TRUE(ok(plan));
         EXPECT_NE(plan->memory.find("no, carried through the arena: 1023 allocations"), std::string::npos)
             << plan->memory;
-        ASSERT_TRUE(ok(group.detach(held.front().buffer())));
+        ASSERT_TRUE(ok(detach(group, held.front().buffer())));
         EXPECT_TRUE(ok(group.attach(more.buffer())));
     });
 }

@@ -191,15 +191,20 @@ TEST(Lanes, RelayMemoryIsBoundedAndOneWithoutAnyIsLeftOut) {
     EXPECT_LE(rig.fake->max_allocated, 2 * rig.size + 2 * 32_MiB);
 }
 
-TEST(Lanes, MaxStagingBoundsAllRingsTogether) {
-    Rig rig({.looks = 1});
-    const Bytes before = rig.fake->max_allocated;
-    CopyOptions options;
-    options.max_staging = 6_MiB;
-    const auto receipt = rig.copy(options);
-    ASSERT_TRUE(receipt) << receipt.error().to_string();
-    EXPECT_TRUE(rig.equal());
-    EXPECT_LE(rig.fake->max_allocated - before, 6_MiB);
+TEST(Lanes, MaxStagingBoundsAllRingsTogetherWithThoseOfVerification) {
+    for (const bool verify : {false, true})
+        for (const Bytes most : {6_MiB, 1_MiB}) {
+            Rig rig({.looks = 1});
+            const Bytes before = rig.fake->max_allocated;
+            CopyOptions options;
+            options.max_staging = most;
+            options.verify = verify;
+            const auto receipt = rig.copy(options);
+            ASSERT_TRUE(receipt) << receipt.error().to_string();
+            EXPECT_TRUE(rig.equal());
+            EXPECT_EQ(receipt->verified, verify);
+            EXPECT_LE(rig.fake->max_allocated - before, most) << verify;
+        }
 }
 
 TEST(Lanes, OneLaneWhenOneIsAskedFor) {

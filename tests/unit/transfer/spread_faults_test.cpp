@@ -127,6 +127,22 @@ TEST(SpreadFaults, ACopyBetweenGpusThatFailsNamesTheGpu) {
     EXPECT_TRUE(rig.nothing_left());
 }
 
+TEST(SpreadFaults, WhatCameToOneGpuCountsThoughTheOtherFailsAtTheSameTime) {
+    SpreadRig rig({.gpus = 2, .nvlink = false});
+    rig.add_gpus(2, 512_KiB);
+    const auto file = rig.add_file(1_MiB, {{0, 1_MiB}});
+    rig.row(file, 0, 512_KiB, 0, 0);
+    rig.row(file, 512_KiB, 512_KiB, 1, 0);
+    rig.fake->script.fail_piece = [](const backend::Piece& piece) -> std::optional<Error> {
+        if (piece.to->buffer().place() == Place::gpu(1)) return broken(ErrorCode::device_error);
+        return std::nullopt;
+    };
+    auto job = rig.submit(chunks_of(1_MiB));
+    rig.engine->wait(job, 0ns);
+    ASSERT_FALSE(job->result());
+    EXPECT_EQ(job->bytes_done(), 512_KiB);
+}
+
 TEST(SpreadFaults, APieceThatCannotStartEndsTheSpread) {
     SpreadRig rig({.gpus = 2});
     two_tensors(rig);

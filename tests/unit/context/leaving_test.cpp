@@ -1,0 +1,63 @@
+// What the others still do when a rank of their group has left.
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "collective/member.hpp"
+#include "context/impl.hpp"
+#include "tests/unit/group/ranks.hpp"
+#include "tests/unit/group/seat_around.hpp"
+
+namespace sidestep::groups {
+namespace {
+
+// Has a task that was enqueued just when the memory of a rank that left was hidden; it ends when it was looked for so often.
+class BusySeat final : public SeatAround {
+public:
+    BusySeat(std::unique_ptr<backend::Seat> seat, std::atomic<int>& looks)
+        : SeatAround(std::move(seat)), looks_(looks) {}
+    Result<void> reach(unsigned rank, unsigned slot, std::span<char> memory) override {
+        if (rank == 1 && ++reached_ == 2) looks_ = 20;
+        return SeatAround::reach(rank, slot, memory);
+    }
+    Result<bool> idle() override {
+        if (looks_ > 0 && --looks_ > 0) return false;
+        return SeatAround::idle();
+    }
+
+private:
+    std::atomic<int>& looks_;
+    int reached_ = 0;
+};
+
+using Leaving = GroupTest;
+
+// The others hide the memory of a rank that has left, and then look whether a task may use it still.
+TEST_F(Leaving, TheMemoryOfARankThatLeftStaysForATaskThatBeganBeforeItWasHidden) {
+    std::atomic<int> looks{0};
+    const backend::Registry& real = ContextAccess::impl(*context).registry;
+    backend::Registry busy;
+    busy.add(std::make_unique<SeatsAround>(
+                 real, [&](auto seat) { return std::make_unique<BusySeat>(std::move(seat), looks); }),
+             context->topology());
+    const GroupId id = *GroupId::create();
+    std::unique_ptr<collective::Member> members[2];
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 1})
+        threads.emplace_back([&, rank] {
+            auto member = collective::Member::join(
+                {rank == 0 ? busy : real, true, folder.path, {id, rank, 2, Place::gpu(rank)}, {}, {}, {}});
+            ASSERT_TRUE(ok(member));
+            members[rank] = std::move(*member);
+        });
+    for (std::thread& thread : threads) thread.join();
+    for (const int rank : {1, 0}) {
+        ASSERT_TRUE(members[rank]);
+        members[rank]->leave();
+        while (!members[rank]->finished()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        EXPECT_EQ(looks, 0);
+    }
+}
+
+}  // namespace
+}  // namespace sidestep::groups
