@@ -177,8 +177,10 @@ private:
     std::string where() const override { return target_.to_string(); }
     bool go_on(bool) override {
         const bool moved = move();
-        if (state_ == State::moving && lost_ && may_detour(ends_) && idle())
-            return open_again([this] { return detour(); }), true;
+        if (state_ == State::moving && lost_ && may_detour(ends_) && idle()) {
+            open_again([this] { return detour(); });
+            return true;
+        }
         return (verifier_ && state_ != State::moving && verify()) || moved;
     }
 
@@ -416,7 +418,10 @@ private:
             arrived += lanes_[i]->arrived();
         }
         done_.store(holes_ + before_ + arrived, std::memory_order_relaxed);
-        if (state_ == State::moving && all_idle && cursor_.empty()) return all_arrived(), true;
+        if (state_ == State::moving && all_idle && cursor_.empty()) {
+            all_arrived();
+            moved = true;
+        }
         return moved;
     }
 
