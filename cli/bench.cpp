@@ -172,6 +172,12 @@ struct Kept {
         report.notes.emplace_back("interrupted: not all figures were measured");
         (void)write_report(command, globals, report);
     }
+    // The whole report. A signal meanwhile waits, and finds nothing left to write.
+    Result<void> write(const BenchCommand& command, const Globals& globals, const bench::Report& whole) {
+        const std::lock_guard lock(mutex);
+        report = {};
+        return write_report(command, globals, whole);
+    }
 };
 
 // Runs the cases and prints each as it ends.
@@ -232,7 +238,7 @@ Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) 
     const Interrupt interrupt(globals, [&] { kept.end(command, globals); });
     const auto report = measure(*cases, command, globals, *thresholds, kept);
     if (!report) return report.error();
-    const auto written = write_report(command, globals, *report);
+    const auto written = kept.write(command, globals, *report);
     if (!written) return written.error();
     return failed(*report) ? ExitCode::failed : ExitCode::done;
 }
@@ -317,7 +323,7 @@ Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
         if (auto printed = told ? Result<void>() : print(bench::case_text(result)); !printed)
             return printed.error();
     }
-    if (auto written = write_report(command, globals, report); !written) return written.error();
+    if (auto written = kept.write(command, globals, report); !written) return written.error();
     return failed(report) ? ExitCode::failed : ExitCode::done;
 }
 

@@ -1,11 +1,13 @@
 """sidestep bench: cases, report files, thresholds, comparing, and what other programs print."""
 
+import fcntl
 import json
 import os
 import pathlib
 import signal
 import stat
 import subprocess
+import termios
 import time
 import unittest
 
@@ -288,6 +290,17 @@ class Interrupted(harness.GroupTest):
         report = json.loads((self.dir / "report.json").read_text())
         self.assertEqual([case["key"] for case in report["cases"]], ["host_small"])
         self.assertIn("interrupted: not all figures were measured", report["notes"])
+
+    def test_at_the_end_there_is_one_report(self):
+        process = self.start("bench", "--smoke", "--case", "host_small", "--json")
+        size = fcntl.fcntl(process.stdout, 1031, 4096)  # F_SETPIPE_SZ
+        self.wait_for(lambda: int.from_bytes(fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)), "little") == size)  # it is being printed
+        process.send_signal(signal.SIGINT)
+        status = pathlib.Path(f"/proc/{process.pid}/status")
+        self.wait_for(lambda: int(status.read_text().split("ShdPnd:")[1].split()[0], 16) == 0)
+        out, _ = process.communicate(timeout=harness.LIMIT_SECONDS)
+        self.assertEqual(process.returncode, INTERRUPTED)
+        self.assertEqual([case["key"] for case in json.loads(out)["cases"]], ["host_small"])
 
     def test_files_are_removed(self):
         folder = self.dir / "files"

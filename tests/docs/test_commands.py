@@ -6,7 +6,7 @@ import unittest
 
 import pages
 
-CHECKED = [*(pages.SOURCE / name for name in ("README.md", "docs/start.md", "docs/python.md", "docs/load.md")),
+CHECKED = [*(pages.SOURCE / name for name in ("README.md", "docs/start.md", "docs/python.md", "docs/load.md", "docs/gpudirect-storage.md")),
            *sorted((pages.SOURCE / "docs/guides").glob("*.md"))]
 
 
