@@ -147,8 +147,9 @@ CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
 }
 
 // Two threads that set the access of one mapping at a time disturb each other: one gets
-// CUDA_ERROR_ALREADY_MAPPED (seen on H200, driver 580.159.04). Imported memory takes no access
-// of another GPU: so driver 580 has it of cuMemAlloc memory of another process, which looks like a mapping there.
+// CUDA_ERROR_ALREADY_MAPPED (seen on H200, driver 580.159.04). Imported memory that its own
+// GPU reaches takes no access of another one: so driver 580 has it of cuMemAlloc memory of another process, which looks like
+// a mapping there.
 CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descriptions,
                         std::size_t count) {
     Machine& machine = Machine::get();
@@ -160,7 +161,9 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAcces
             if (descriptions[i].location.id == found.front()->second.device) continue;
             if (!has_peer_access()) return CUDA_ERROR_INVALID_DEVICE;
             for (const auto& block : found)
-                if (machine.physicals[block->second.physical].imported) return CUDA_ERROR_INVALID_VALUE;
+                if (machine.physicals[block->second.physical].imported &&
+                    block->second.access.contains(block->second.device))
+                    return CUDA_ERROR_INVALID_VALUE;
         }
         for (const auto& block : found)
             if (block->second.changing_access) return CUDA_ERROR_ALREADY_MAPPED;
