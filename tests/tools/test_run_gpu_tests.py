@@ -1,5 +1,6 @@
 """tools/run_gpu_tests.sh counts what programs print, and is not fooled by one that ends early."""
 
+import os
 import shutil
 import subprocess
 import unittest
@@ -18,13 +19,13 @@ class RunGpuTestsTest(TreeTest):
         (self.root / "bin" / "tests").mkdir(parents=True)
         shutil.copy(ROOT / "tools" / "run_gpu_tests.sh", self.root / "run-gpu-tests.sh")
 
-    def run_programs(self, *flags, **programs):
+    def run_programs(self, *flags, env=None, **programs):
         """(exit code, lines) of the runner over programs given as shell text, all labelled gpu."""
         for name, text in programs.items():
             self.write(f"bin/tests/{name}", f"#!/bin/bash\n{text}\n").chmod(0o755)
         names = self.write("bin/tests/programs.txt", "".join(f"{name} contract,gpu\n" for name in programs))
         names.write_text(names.read_text() + "unit_x unit\n")
-        ended = subprocess.run([self.root / "run-gpu-tests.sh", *flags], stdin=subprocess.DEVNULL, text=True,
+        ended = subprocess.run([self.root / "run-gpu-tests.sh", *flags], stdin=subprocess.DEVNULL, text=True, env=env,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
         return ended.returncode, ended.stdout.splitlines()
 
@@ -61,6 +62,17 @@ class RunGpuTestsTest(TreeTest):
         code, lines = self.run_programs("--gtest_filter=x", a='echo "got $1"; ' + PASS)
         self.assertEqual(code, 0)
         self.assertIn("got --gtest_filter=x", lines)
+
+    def test_ranks_that_share_the_only_gpu_have_more_queues(self):
+        for gpus, given, queues in ((1, {}, "32"), (1, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "8"), (2, {}, ""), (0, {}, "")):
+            with self.subTest(gpus=gpus, given=given):
+                lists = f"for i in $(seq {gpus}); do echo GPU; done" if gpus else "exit 9"
+                self.write("smi/nvidia-smi", f"#!/bin/bash\n{lists}\n").chmod(0o755)
+                env = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
+                env |= {"PATH": f"{self.root / 'smi'}:{env['PATH']}"} | given
+                code, lines = self.run_programs(env=env, a=PASS + '; echo "queues: $CUDA_DEVICE_MAX_CONNECTIONS"')
+                self.assertEqual(code, 0)
+                self.assertIn(f"queues: {queues}", lines)
 
 
 if __name__ == "__main__":
