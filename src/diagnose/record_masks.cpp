@@ -252,8 +252,11 @@ std::string masked(const std::string& path, std::string text, const std::string&
     if (path == "/proc/cmdline") text = masked_command_line(text);
     if (path == "/proc/self/environ") text = masked_settings(text, '\0');
     if (path == "/etc/nccl.conf") text = masked_settings(text, '\n');
-    if (path.ends_with(".json")) text = masked_cufile_settings(text);
-    if (path.ends_with(".xml")) text = renumbered(renumbered(std::move(text), "guid"), "host_hash");
+    // A variable may name such files as it likes.
+    const auto first = text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()), 1);
+    if (path.ends_with(".json") || first == "{") text = masked_cufile_settings(text);
+    if (path.ends_with(".xml") || first == "<")
+        text = renumbered(renumbered(std::move(text), "guid"), "host_hash");
     if (path.find("/gids/") != std::string::npos) text = masked_gid(text);
     if (path.ends_with("/mountinfo")) text = masked_mounts(text);
     if (path.starts_with("/proc/driver/")) text = without_serials(text);

@@ -111,6 +111,9 @@ TEST(RecordMasks, KeepOfFilesOfSettingsWhatChecksRead) {
                   "{\"use_pci_p2pdma\": false}\n");
         EXPECT_EQ(masked(path, "dir /data/me", ""), "masked, and no JSON\n");
     }
+    EXPECT_EQ(masked("/keys/a", " {\"logging\": {\"dir\": \"/data/me\"}}", ""),
+              "{\"use_pci_p2pdma\": false}\n");
+    EXPECT_EQ(masked("/opt/topo", "\n<cpu host_hash=\"0xabc\"/>", ""), "\n<cpu host_hash=\"0x1\"/>");
     EXPECT_EQ(
         masked("/opt/topo.xml",
                "<cpu host_hash=\"0xabc\"><net name=\"a\" guid=\"0xdef\"/></cpu><cpu host_hash=\"0x123\"><net "
