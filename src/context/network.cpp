@@ -134,6 +134,7 @@ Result<Serving> Context::serve(const ServeOptions& options) const {
         SIDESTEP_TRY(page, wire::parse_host_port(options.metrics));
     }
     SIDESTEP_TRY(server.allowed, wire::Allowances::parse(options.allow));
+    for (const Place& gpu : server.allowed.gpus()) SIDESTEP_CHECK(transfer::check_here(impl_->topology, gpu));
     SIDESTEP_TRY(state->key_file,
                  wire::key_path(options.key_file.empty() ? environment.key_file : options.key_file));
     SIDESTEP_TRY(server.key, wire::read_or_make_key(state->key_file));

@@ -392,6 +392,13 @@ std::string Allowances::account(const Place& place) const {
     return entry == nullptr ? std::string() : entry->name;
 }
 
+std::vector<Place> Allowances::gpus() const {
+    std::vector<Place> named;
+    for (const Memory& memory : memory_)
+        if (const auto place = Place::parse(memory.name); place && place->is_gpu()) named.push_back(*place);
+    return named;
+}
+
 std::vector<std::string> Allowances::lines() const {
     std::vector<std::string> lines;
     for (const Memory& memory : memory_)

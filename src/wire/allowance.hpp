@@ -54,6 +54,9 @@ public:
     // The key under which memory of a place is counted as held: that of the entry that allows it; empty: none does.
     std::string account(const Place& place) const;
 
+    // GPUs that are named one by one.
+    std::vector<Place> gpus() const;
+
     // One line an entry, canonical, for `serve` to print.
     std::vector<std::string> lines() const;
 

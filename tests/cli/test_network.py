@@ -160,7 +160,7 @@ class Network(harness.NodeTest):
 
     def test_bad_input(self):
         for arguments in (("serve", "--allow", "nonsense"), ("serve", "--listen", "127.0.0.1:port"),
-                          ("serve", "--allow", "file:relative"),
+                          ("serve", "--allow", "file:relative"), ("serve", "--allow", "host,gpu:99"),
                           ("serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:port"),
                           ("--nodes", "n=", "copy", "host", "n/host"),
                           ("--nodes", "/no/such/file", "copy", "host", "n/host")):
