@@ -24,7 +24,7 @@ build: setup
 test: build test-tools
 	@ctest --preset $(PRESET) -LE vm -j $(TEST_JOBS)
 
-# What tests use beside the programs; what cannot be had is skipped, with the reason. Needs no processor most of the time.
+# What tests use beside the programs. Tests of what cannot be had are skipped, with the reason.
 test-tools: setup
 	-@tools/setup.sh tests
 	-@tools/setup.sh packages

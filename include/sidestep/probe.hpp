@@ -12,7 +12,7 @@
 namespace sidestep {
 
 struct ProbeOptions {
-    Bytes bytes = Bytes{64} << 20;  // of one copy; at least 4 KiB, and what is left over of 8 is not copied
+    Bytes bytes = Bytes{64} << 20;  // of one copy; at least 4 KiB, rounded down to a multiple of 8
     int repeats = 5;                // timed copies of each pair, after one that is checked
     // Called before the first pair and after each, with those done and all; where it answers false, the report ends
     // there.

@@ -22,16 +22,17 @@ struct LargeFrames {
     std::atomic<std::uint64_t> bounced_in{0};
 };
 
-// Buffers, a bounded number; each is made when it is first needed. Whoever never gives back what he has leaves some to
-// others: nobody has more than are left. Any thread. Lives in a shared_ptr.
+// Buffers, a bounded number; each is made when it is first needed. A taker never has more than are left, so one that keeps its
+// buffers leaves some to others. Any thread. Lives in a shared_ptr.
 template <typename Bounce>
 class Bounces : public std::enable_shared_from_this<Bounces<Bounce>> {
 public:
     using Make = std::function<Result<std::unique_ptr<Bounce>>()>;
     Bounces(Make make, std::size_t most) : make_(std::move(make)), most_(most) {}
 
-    // Null where none is left for him: `again` is called once, when one has come back. An error where there is none at all.
-    // `who`: all that belongs to one other machine; null: gives them back by himself, and may have all.
+    // Null where none is left for this taker: `again` is called once, when one has come back. An error where there is none at
+    // all. `who`: the taker, a session with another machine. Null: one that needs no other machine to give them back, and may
+    // have all.
     Result<std::shared_ptr<Bounce>> take(const void* who, std::function<void()> again) {
         const std::lock_guard lock(mutex_);
         const std::size_t left = free_.size() + most_ - all_.size();

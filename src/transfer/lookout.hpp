@@ -57,8 +57,8 @@ public:
     // To be read before the look that finds nothing to do.
     Mark mark() const { return {rings_.load(), begun_.load()}; }
     // Wakes all who sleep.
-    // Either the sleeper sees the ring, or the ringer the sleeper.
     void ring() {
+        // Either the sleeper sees the ring, or the ringer the sleeper.
         rings_.fetch_add(1);
         if (sleepers_.load() == 0) return;
         const std::lock_guard lock(mutex_);
@@ -66,8 +66,8 @@ public:
     }
     // A thread of a backend has begun pieces. If only a look shows their ends, this wakes the drivers that
     // sleep without looking.
-    // Either a sleeper whose last look came before these pieces sees begun_, or it is seen here.
     void begun_beside() {
+        // Either a sleeper whose last look came before these pieces sees begun_, or it is seen here.
         begun_.fetch_add(1);
         if (without_looks_.load() == 0) return;
         // A thread that looks here now may stop looking afterwards.

@@ -28,39 +28,8 @@ constexpr int answers = 3;  // the child's descriptor for what it answers; Googl
 constexpr const char* child_mode = "--ipc-child";
 constexpr const char* folder_variable = "SIDESTEP_PEER_FOLDER";
 
-// Physical allocations of 2 MiB one behind the other that may be exported, as PyTorch's expandable segments.
-Allocation exportable_pieces(int gpu, Bytes bytes) {
-    Machine& machine = Machine::get();
-    const driver::CudaContext& context = machine.context(gpu);
-    const driver::Cuda& cuda = machine.cuda();
-    driver::ScopedCudaContext current(context);
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    constexpr Bytes unit = 2_MiB;
-    const Bytes size = (bytes + unit - 1) / unit * unit;
-    CUdeviceptr base = 0;
-    expect_success(cuda.cuMemAddressReserve(&base, size, 0, 0, 0), "cuMemAddressReserve");
-    for (Bytes at = 0; at < size; at += unit) {
-        CUmemGenericAllocationHandle memory = 0;
-        expect_success(cuda.cuMemCreate(&memory, unit, &properties, 0), "cuMemCreate");
-        expect_success(cuda.cuMemMap(base + at, unit, 0, memory, 0), "cuMemMap");
-        expect_success(cuda.cuMemRelease(memory), "cuMemRelease");
-    }
-    CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    expect_success(cuda.cuMemSetAccess(base, size, &access, 1), "cuMemSetAccess");
-    return Allocation(Buffer::gpu(gpu, reinterpret_cast<void*>(base), bytes), MemoryKind::vmm,
-                      [&machine, gpu, base, size] {
-                          driver::ScopedCudaContext mine(machine.context(gpu));
-                          for (Bytes at = 0; at < size; at += unit)
-                              machine.cuda().cuMemUnmap(base + at, unit);
-                          machine.cuda().cuMemAddressFree(base, size);
-                      });
-}
-
 Allocation memory_of(const std::string& kind, int gpu, Bytes bytes) {
-    if (kind == "pieces") return exportable_pieces(gpu, bytes);
+    if (kind == "pieces") return map_pieces(gpu, bytes, 2_MiB, Pieces::exportable);
     if (kind == "vmm")
         return std::move(
                    Machine::get().backend().allocator()->allocate(Place::gpu(gpu), bytes, MemoryKind::vmm))

@@ -1,7 +1,10 @@
 #include "tests/gpu/raw_memory.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -71,32 +74,18 @@ void expect_bytes(const Buffer& buffer, const unsigned char* wanted) {
                   << " instead of " << static_cast<int>(wanted[offset]);
 }
 
-// Maps physical allocations of `unit` bytes one behind the other.
-Allocation map_pieces(int gpu, Bytes bytes, Bytes unit) {
-    Machine& machine = Machine::get();
-    const driver::Cuda& cuda = machine.cuda();
-    const CUdevice device = machine.context(gpu).device();
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    const Bytes size = (bytes + unit - 1) / unit * unit;
-    CUdeviceptr base = 0;
-    expect_success(cuda.cuMemAddressReserve(&base, size, 0, 0, 0), "cuMemAddressReserve");
-    for (Bytes at = 0; at < size; at += unit) {
-        CUmemGenericAllocationHandle memory = 0;
-        expect_success(cuda.cuMemCreate(&memory, unit, &properties, 0), "cuMemCreate");
-        expect_success(cuda.cuMemMap(base + at, unit, 0, memory, 0), "cuMemMap");
-        expect_success(cuda.cuMemRelease(memory), "cuMemRelease");
-    }
-    CUmemAccessDesc access{};
-    access.location = properties.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    expect_success(cuda.cuMemSetAccess(base, size, &access, 1), "cuMemSetAccess");
-    return Allocation(Buffer::gpu(gpu, reinterpret_cast<void*>(base), bytes), MemoryKind::vmm,
-                      [&cuda, base, size, unit] {
-                          for (Bytes at = 0; at < size; at += unit) cuda.cuMemUnmap(base + at, unit);
-                          cuda.cuMemAddressFree(base, size);
-                      });
+CUmemGenericAllocationHandle imported(const driver::Cuda& cuda, CUmemGenericAllocationHandle made) {
+    constexpr auto kind = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    int descriptor = -1;
+    CUmemGenericAllocationHandle memory = 0;
+    expect_success(cuda.cuMemExportToShareableHandle(&descriptor, made, kind, 0),
+                   "cuMemExportToShareableHandle");
+    expect_success(cuda.cuMemImportFromShareableHandle(
+                       &memory, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)), kind),
+                   "cuMemImportFromShareableHandle");
+    ::close(descriptor);
+    expect_success(cuda.cuMemRelease(made), "cuMemRelease");
+    return memory;
 }
 
 Allocation from_pool(int gpu, Bytes bytes) {
@@ -172,12 +161,42 @@ MemoryKind kind_of(Raw raw) {
     return kinds[static_cast<int>(raw)];
 }
 
+Allocation map_pieces(int gpu, Bytes bytes, Bytes unit, Pieces pieces) {
+    Machine& machine = Machine::get();
+    const driver::Cuda& cuda = machine.cuda();
+    driver::ScopedCudaContext current(machine.context(gpu));
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, machine.context(gpu).device()};
+    if (pieces != Pieces::plain) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const Bytes size = (bytes + unit - 1) / unit * unit;
+    CUdeviceptr base = 0;
+    expect_success(cuda.cuMemAddressReserve(&base, size, 0, 0, 0), "cuMemAddressReserve");
+    for (Bytes at = 0; at < size; at += unit) {
+        CUmemGenericAllocationHandle memory = 0;
+        expect_success(cuda.cuMemCreate(&memory, unit, &properties, 0), "cuMemCreate");
+        if (pieces == Pieces::imported) memory = imported(cuda, memory);
+        expect_success(cuda.cuMemMap(base + at, unit, 0, memory, 0), "cuMemMap");
+        expect_success(cuda.cuMemRelease(memory), "cuMemRelease");
+    }
+    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    expect_success(cuda.cuMemSetAccess(base, size, &access, 1), "cuMemSetAccess");
+    return Allocation(Buffer::gpu(gpu, reinterpret_cast<void*>(base), bytes), MemoryKind::vmm,
+                      [&machine, gpu, base, size, unit] {
+                          driver::ScopedCudaContext mine(machine.context(gpu));
+                          for (Bytes at = 0; at < size; at += unit)
+                              machine.cuda().cuMemUnmap(base + at, unit);
+                          machine.cuda().cuMemAddressFree(base, size);
+                      });
+}
+
 Allocation raw_memory(Raw raw, int gpu, Bytes bytes) {
     driver::ScopedCudaContext current(Machine::get().context(gpu));
     constexpr Bytes granularity = 2_MiB;
     if (raw == Raw::pool) return from_pool(gpu, bytes);
-    if (raw == Raw::vmm) return map_pieces(gpu, bytes, (bytes + granularity - 1) / granularity * granularity);
-    if (raw == Raw::vmm_pieces) return map_pieces(gpu, bytes, granularity);
+    if (raw == Raw::vmm)
+        return map_pieces(gpu, bytes, (bytes + granularity - 1) / granularity * granularity, Pieces::plain);
+    if (raw == Raw::vmm_pieces) return map_pieces(gpu, bytes, granularity, Pieces::plain);
     return on_gpu(raw) ? from_driver(raw, gpu, bytes) : on_host(raw, gpu, bytes);
 }
 

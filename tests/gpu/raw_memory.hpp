@@ -20,6 +20,11 @@ MemoryKind kind_of(Raw raw);
 // physical allocations one behind the other, as growing segments do.
 Allocation raw_memory(Raw raw, int gpu, Bytes bytes);
 
+// Physical allocations of `unit` bytes one behind the other, as PyTorch's expandable segments. `exportable`: to other processes;
+// `imported`: as another process gets them.
+enum class Pieces { plain, exportable, imported };
+Allocation map_pieces(int gpu, Bytes bytes, Bytes unit, Pieces pieces);
+
 // Writes a pattern, different for each seed, into a buffer of any kind, bypassing the library.
 void fill(const Buffer& buffer, unsigned seed);
 // Sets every byte.

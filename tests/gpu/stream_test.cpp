@@ -4,7 +4,6 @@
 // copy that does not wait carries the old bytes. Behind the copy the stream reads the target: work that
 // does not wait for the copy sees the old target.
 #include <poll.h>
-#include <unistd.h>
 
 #include <cstring>
 
@@ -42,41 +41,6 @@ struct Ends {
     Allocation to;
     Allocation seen;
 };
-
-// Memory as another process hands it out, of whole granules.
-Allocation imported(int gpu, Bytes bytes) {
-    Machine& machine = Machine::get();
-    const driver::CudaContext& context = machine.context(gpu);
-    const driver::Cuda& cuda = machine.cuda();
-    driver::ScopedCudaContext current(context);
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    const Bytes whole = (bytes + 2_MiB - 1) / 2_MiB * 2_MiB;
-    CUmemGenericAllocationHandle made = 0, memory = 0;
-    int descriptor = -1;
-    CUdeviceptr base = 0;
-    expect_success(cuda.cuMemCreate(&made, whole, &properties, 0), "cuMemCreate");
-    expect_success(cuda.cuMemExportToShareableHandle(&descriptor, made, properties.requestedHandleTypes, 0),
-                   "cuMemExportToShareableHandle");
-    expect_success(cuda.cuMemImportFromShareableHandle(
-                       &memory, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                       properties.requestedHandleTypes),
-                   "cuMemImportFromShareableHandle");
-    ::close(descriptor);
-    expect_success(cuda.cuMemAddressReserve(&base, whole, 0, 0, 0), "cuMemAddressReserve");
-    expect_success(cuda.cuMemMap(base, whole, 0, memory, 0), "cuMemMap");
-    const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    expect_success(cuda.cuMemSetAccess(base, whole, &access, 1), "cuMemSetAccess");
-    for (const auto handle : {made, memory}) expect_success(cuda.cuMemRelease(handle), "cuMemRelease");
-    return Allocation(Buffer::gpu(gpu, reinterpret_cast<void*>(base), bytes), MemoryKind::vmm,
-                      [&machine, gpu, base, whole] {
-                          driver::ScopedCudaContext mine(machine.context(gpu));
-                          machine.cuda().cuMemUnmap(base, whole);
-                          machine.cuda().cuMemAddressFree(base, whole);
-                      });
-}
 
 // Makes the source fresh, in the order of the stream, after a while.
 void slow_source(SlowStream& stream, const Ends& ends) {
@@ -148,7 +112,8 @@ TEST_F(BackendStreamOfTwo, PeersOnTheStreamOfEitherEnd) {
 
 // Either end of most peer copies may carry them out. What other processes share is reached by the GPU it lies on alone.
 TEST_F(BackendStreamOfTwo, ABatchStaysAtTheGpuThatOneOfItsPiecesCannotLeave) {
-    const Allocation own = raw_memory(Raw::device, 0, size), shared = imported(0, size);
+    const Allocation own = raw_memory(Raw::device, 0, size),
+                     shared = map_pieces(0, size, 2_MiB, Pieces::imported);
     const Allocation first = raw_memory(Raw::device, 1, size), second = raw_memory(Raw::device, 1, size);
     const std::pair<const Allocation&, const Allocation&> copies[] = {{own, first}, {shared, second}};
     std::vector<std::unique_ptr<backend::Registration>> attached;
