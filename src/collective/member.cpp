@@ -134,10 +134,10 @@ Result<void> Member::set_tokens(protocol::CollectiveTask& task, bool& asked) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, touched.recv, asked));
         return {};
     }
-    // Copies tell blocks apart that lie in each other's way: a broadcast is handed on from where it comes to.
-    const bool through_arena = copies ? protocol::send_overlaps_recv(task, static_cast<unsigned>(rank()),
-                                                                     static_cast<unsigned>(ranks()))
-                                      : task.send == task.recv;
+    // A gather's root has the same buffer for both and sends nothing; a broadcast by copies hands on from where it comes to.
+    const bool through_arena =
+        (copies || task.send == task.recv) &&
+        protocol::send_overlaps_recv(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()));
     if (task.device_recv_offsets != nullptr) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, touched.recv, asked));
         return {};
@@ -280,8 +280,8 @@ Result<CollectivePlan> Member::explain(const Operation& operation) const {
     const bool pairs = (choice.shape == protocol::Shape::pairs && !choice.eager) || copies;
     const bool fetches = choice.shape == protocol::Shape::slices;
     if (fetches || choice.shape == protocol::Shape::pushed_slices || pairs) {
-        const bool in_place_pairs = pairs && operation.send == operation.recv &&
-                                    (!copies || operation.collective == Collective::all_to_all);
+        const bool in_place_pairs =
+            pairs && operation.send == operation.recv && operation.collective == Collective::all_to_all;
         const Touched touched = touched_of(operation, choice);
         const auto described = [&](const void* buffer, Bytes bytes) {
             return own().reachability->describe(buffer, bytes);

@@ -49,6 +49,28 @@ TEST_F(Memory, IsMappedByAllAfterItsFirstUse) {
     });
 }
 
+// The root's buffers are one, and nothing that it sends lies where a block comes.
+TEST_F(Memory, ARootInPlaceNeedsNoArena) {
+    auto groups = make(2);
+    on_all(groups, [&](Group& group) {
+        const std::size_t count = 1 << 18;
+        const Allocation memory = allocate<int>(group, 2 * count);
+        ASSERT_TRUE(ok(group.attach(memory.buffer())));
+        int* const all = at<int>(memory);
+        int* const own = all + static_cast<std::size_t>(group.rank()) * count;
+        for (std::size_t i = 0; i < count; ++i) own[i] = small_number(group.rank(), i);
+        const auto plan = group.explain(Collective::gather, count, Dtype::i32, {}, own, all);
+        ASSERT_TRUE(ok(plan));
+        EXPECT_EQ(plan->algorithm + ": " + plan->memory, "pairs: yes");
+        ASSERT_TRUE(ok(group.gather(own, all, count, Dtype::i32, 0)));
+        ASSERT_TRUE(ok(group.wait()));
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < 2 * count && group.rank() == 0; ++i)
+            wrong += all[i] != small_number(static_cast<int>(i / count), i % count);
+        EXPECT_EQ(wrong, 0u);
+    });
+}
+
 TEST_F(Memory, IsMappedByAllOnceAttached) {
     auto groups = make(4);
     on_all(groups, [&](Group& group) {
