@@ -394,6 +394,48 @@ TEST_F(Collectives, MoreThanFourGigabytes) {
     }
 }
 
+// Thread blocks take the tiles of what is long as they come, and each task finds the tiles' counter as the first one did.
+TEST_F(Collectives, LongBlocksTimeAndAgain) {
+    constexpr std::size_t bytes = (32 << 20) + 70'003, from = 4096, to = 40 << 20;
+    constexpr unsigned n = 2;
+    Crew crew(n, 30'000'000'000, 80 << 20);
+    ASSERT_TRUE(crew.ready());
+    collective_seat::Random random(11);
+    const auto next_task = [&](Shape shape, unsigned rank, unsigned shift) {
+        const unsigned peer = 1 - rank;
+        CollectiveTask task = task_of(crew, {shape, false}, rank, 0, from + shift, to);
+        task.element = Element::u8;
+        task.combine = Combine::none;
+        task.blocks = 32;
+        task.pair_blocks_max =
+            std::min(protocol::max_blocks, 2 * crew.seat(0).multiprocessors() / crew.max_on_a_gpu());
+        task.to[peer] = task.from[peer] = {0, bytes};
+        task.from_tokens[peer] = {1, to};
+        task.to[rank] = task.from[rank] = {};
+        for (unsigned r = 0; r < n; ++r)
+            task.slices[r] = {bytes, 0, 0, static_cast<std::uint16_t>(2 - r),
+                              static_cast<std::uint16_t>(1 + r)};
+        return task;
+    };
+    for (const Shape shape : {Shape::pairs, Shape::slices, Shape::pairs})
+        for (const unsigned shift : {0, 0, 3}) {  // source and target lie alike, and not
+            std::vector<Values> given;
+            std::vector<CollectiveTask> tasks;
+            for (unsigned rank = 0; rank < n; ++rank) {
+                given.push_back(collective_seat::some_values(Element::u8, Combine::none, bytes, n, random));
+                crew.write(rank, from + shift, given[rank]);
+                crew.fill(rank, to, bytes + 64, '\x31');
+                tasks.push_back(next_task(shape, rank, shift));
+            }
+            crew.run(tasks);
+            for (unsigned rank = 0; rank < n; ++rank) {
+                EXPECT_TRUE(crew.holds(rank, to, given[1 - rank]))
+                    << "rank " << rank << ", shift " << shift << ", shape " << static_cast<unsigned>(shape);
+                EXPECT_EQ(crew.read(rank, to + bytes, 64), Values(64, '\x31')) << "behind the end";
+            }
+        }
+}
+
 // Growing memory of pools and of mappings, as frameworks have it.
 TEST_F(Collectives, ExtentsOfOtherMemory) {
     const auto seat = backend().seats()->seat({0, 1, Place::gpu(0)});

@@ -51,6 +51,8 @@ struct SeatControl {
     uint64_t round[protocol::max_blocks];
     uint64_t sent[protocol::max_blocks][protocol::max_ranks];
     uint64_t received[protocol::max_blocks][protocol::max_ranks];
+    // Of what goes to a rank in tiles: the next one that no thread block has taken. 0 between tasks.
+    uint32_t tiles[protocol::max_ranks];
 };
 
 // Behind the task, the second parameter of every kernel.

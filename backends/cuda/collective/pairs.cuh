@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backends/cuda/collective/range.cuh"
+#include "backends/cuda/collective/tiles.cuh"
 #include "backends/cuda/collective/wait.cuh"
 #include "protocol/pair_blocks.hpp"
 
@@ -278,7 +279,9 @@ private:
     __device__ bool send(const Share& out, uint64_t k, uint64_t piece) {
         const char* const from = static_cast<const char*>(kernel_.task.send) + out_.offset + out.begin;
         const uint64_t bytes = out.end - out.begin;
-        if (to_) {
+        if (to_ && Tiles::pay(kernel_.ranks, out_.bytes)) {
+            push_tiles();
+        } else if (to_) {
             copy(from, to_ + out.begin, bytes);
         } else {
             if (k >= 2 && !wait(kernel_.layout.credit(block_, peer_), sent_ + k - 1)) return false;
@@ -289,6 +292,13 @@ private:
         __syncthreads();
         if (threadIdx.x == 0) store_flag(far_ + kernel_.layout.arrived(block_, kernel_.rank), sent_ + k + 1);
         return true;
+    }
+
+    __device__ void push_tiles() {
+        const char* const from = static_cast<const char*>(kernel_.task.send) + out_.offset;
+        Tiles(kernel_, peer_, out_.bytes, blocks_of(out_)).take([&](uint64_t begin, uint64_t bytes) {
+            copy(from + begin, to_ + begin, bytes);
+        });
     }
 
     __device__ bool receive(const Share& in, uint64_t k, uint64_t piece, bool direct) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backends/cuda/collective/range.cuh"
+#include "backends/cuda/collective/tiles.cuh"
 #include "backends/cuda/collective/wait.cuh"
 
 namespace sidestep::backends::cuda {
@@ -259,19 +260,29 @@ private:
         }
     }
 
-    // Fetches, in a single pass over all of this block's share.
+    // Fetches.
     __device__ void work() {
         const Slice& slice = kernel_.task.slices[rank()];
+        if (!slice.sources) return;
+        const uint64_t bytes = slice.count * size_;
+        if (Tiles::pay(ranks(), bytes)) {
+            Tiles(kernel_, rank(), bytes, gridDim.x).take([&](uint64_t begin, uint64_t some) {
+                work_on(slice, begin, some);
+            });
+            return;
+        }
         const Share part = share_of_slice(rank());
-        if (part.begin >= part.end || !slice.sources) return;
-        const uint64_t from = slice.source_offset * size_ + part.begin;
-        const uint64_t to = slice.target_offset * size_ + part.begin;
+        if (part.begin < part.end) work_on(slice, part.begin, part.end - part.begin);
+    }
+    __device__ void work_on(const Slice& slice, uint64_t begin, uint64_t bytes) {
+        const uint64_t from = slice.source_offset * size_ + begin;
+        const uint64_t to = slice.target_offset * size_ + begin;
         __syncthreads();
         list_ends(
             threadIdx.x, meeting_.ends, [&](unsigned r) { return meeting_.send[r] + from; },
             [&](unsigned r) { return meeting_.recv[r] + to; });
         __syncthreads();
-        work_.run(meeting_.ends, part.end - part.begin, blockDim.x);
+        work_.run(meeting_.ends, bytes, blockDim.x);
     }
 
     // Piece `number` of this block's share of a slice.
