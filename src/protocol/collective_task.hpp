@@ -294,10 +294,10 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // which nobody writes to before task k + 2: who begins that one has everybody's header and data of k + 1,
 // sent when task k had ended.
 //
-// slices: each block exchanges entry lines, then works, then passes a barrier. A barrier: add 1 to
-// round[block], write it to flags(block, me) of everybody (release), wait until all of one's own flags(block,
-// *) are that far. The exchange of entry lines adds 1 to the round too: it is the flag in the line's packets,
-// and its lowest bit the parity.
+// slices: each block exchanges entry lines, then works, then passes a barrier. Blocks may share out a slice as
+// they like, since all of them pass one. A barrier: add 1 to round[block], write it to flags(block, me) of
+// everybody (release), wait until all of one's own flags(block, *) are that far. The exchange of entry lines adds
+// 1 to the round too: it is the flag in the line's packets, and its lowest bit the parity.
 //    line: 4 packets {send token, recv token, signature | misaligned, scale of the rank or 0}; a token is slot << 48 |
 //    offset
 // Where a token is unreachable of memory that is used (the send token of a rank that is a source of any
@@ -315,7 +315,8 @@ constexpr Share share_of(uint64_t count, unsigned block, unsigned blocks, uint64
 // write to the targets' in_slot(b, t - 2, owner) instead, from where piece t - 4 is copied to its place in
 // turn t; thread blocks from staging_blocks on, whose push slots those are, have no share then.
 //
-// pairs: block b of a pair carries share b of its bytes (pair_blocks()). The receiver adds 1 to
+// pairs: block b of a pair carries share b of its bytes (pair_blocks()). What is pushed straight into place the
+// sender's blocks may share out otherwise, since each of them is waited for. The receiver adds 1 to
 // received[b][peer] and posts a line to the sender: 4 packets {recv token + offset or unreachable, bytes,
 // signature, 0}, flag received. The sender waits for the line with flag sent + 1, pushes, and writes sent + 1
 // to arrived(b, me) at the receiver (release). Into memory that the sender cannot reach it pushes pieces of
