@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# tools/bundle.sh LIST ARCHIVE: packs the programs of LIST into ARCHIVE (.tar.xz), to be unpacked and run on
+# tools/bundle.sh LIST ARCHIVE [MAX_BYTES]: packs the programs of LIST into ARCHIVE (.tar.xz), to be unpacked and run on
 # another Linux host. A line of LIST is "FILE FOLDER LABELS": the folder in the archive, and the labels of a
 # test program ("-" for others). Fails if a program needs more than the C library, or the archive grows.
 set -euo pipefail
 
 list=$1
 archive=$2
-max_bytes=$((40 * 1024 * 1024))
+max_bytes=${3:-$((40 * 1024 * 1024))}
 tools=$(cd "$(dirname "$0")" && pwd)
 name=$(basename "$archive" .tar.xz)
 stage=$(mktemp -d)
