@@ -1,6 +1,6 @@
-// Tasks of slices, fetched or pushed. Block b of every rank deals with share b of every slice, or with tiles of its own slice as
-// they come. Blocks of one number are all that ever wait for each other: an exchange of entry lines before, a barrier after, no
-// barrier of a whole GPU.
+// Tasks of slices, fetched or pushed. Block b of every rank deals with share b of every slice, or with tiles of its own slice
+// as they come. Blocks of one number are all that ever wait for each other: an exchange of entry lines before, a barrier
+// after, no barrier of a whole GPU.
 #pragma once
 
 #include "backends/cuda/collective/range.cuh"

@@ -1,5 +1,5 @@
-// A long range of bytes whose tiles thread blocks take as they come. Of equal shares the slowest block's ends last: a pair of
-// 64 blocks took 4 % longer so between two GPUs (docs/lab-book.md, "Tiles").
+// A long range of bytes whose tiles thread blocks take as they come. Of equal shares that of the slowest block ends last: long
+// blocks of pairs took 4 % longer so between two GPUs (docs/lab-book.md, "Tiles").
 #pragma once
 
 #include "backends/cuda/collective/wait.cuh"
