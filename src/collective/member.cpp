@@ -134,7 +134,8 @@ Result<void> Member::set_tokens(protocol::CollectiveTask& task, bool& asked) {
         SIDESTEP_TRY(task.recv_token, token_of(task.recv, touched.recv, asked));
         return {};
     }
-    // A gather's root has the same buffer for both and sends nothing; a broadcast by copies hands on from where it comes to.
+    // In place a gather's root has one buffer for both, and sends nothing.
+    // A broadcast by copies hands on from where it comes to.
     const bool through_arena =
         (copies || task.send == task.recv) &&
         protocol::send_overlaps_recv(task, static_cast<unsigned>(rank()), static_cast<unsigned>(ranks()));
