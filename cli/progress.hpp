@@ -49,11 +49,11 @@ template <typename Begin, typename Say = Result<void> (*)()>
 auto watch(Interrupt& interrupt, bool bar, Begin begin, const char* last = "finishing",
            Say say = say_nothing) {
     const Interrupt::Cancellable cancellable(interrupt);
+    Progress progress(bar, last);  // its clock runs from here: much may be copied before the first look
     auto running = begin();
     auto ended = running.wait_for(std::chrono::milliseconds(0));
     if (ended && !*ended) return std::move(*ended);
     if (auto said = say(); !said) return decltype(running.wait())(said.error());
-    Progress progress(bar, last);
     for (bool cancelled = false; !ended; ended = running.wait_for(std::chrono::milliseconds(50))) {
         if (interrupt.requested() && !cancelled) {
             running.cancel();
