@@ -225,7 +225,7 @@ class Stopped(harness.CommandTest):
 
     def start(self, *arguments):
         # In pieces so small that no test waits for its end.
-        terminal = Terminal(self, "copy", "file:a", *arguments, "--chunk", "4KiB")
+        terminal = Terminal(self, "copy", "file:a", *arguments, "--chunk", "512")
         self.assertTrue(terminal.read_until(b"GB/s"), terminal.seen)  # bytes are moving
         return terminal
 
