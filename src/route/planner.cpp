@@ -154,7 +154,7 @@ void apply_requirement(Search& search) {
             refuse_candidate(search.refused, candidate,
                              fmt::format("{} of staging memory are allowed, and it takes {}",
                                          format_bytes(request.max_staging), format_bytes(staging)),
-                             "raise max_staging");
+                             "raise max_staging; verification, where asked for, takes half of it");
         else
             return false;
         return true;
