@@ -48,8 +48,14 @@ public:
     }
 
     bool empty() const { return active_.empty(); }
-    // The file that take() turns to next. Only while not empty().
-    std::size_t next_file() const { return active_[turn_].file; }
+    // The file that take() turns to next, and some of those that it comes to after that, `most` in all. Only while not empty().
+    std::vector<std::size_t> next_files(std::size_t most) const {
+        std::vector<std::size_t> next;
+        for (std::size_t i = 0; i < active_.size() && next.size() < most; ++i)
+            next.push_back(active_[(turn_ + i) % active_.size()].file);
+        for (std::size_t i = waiting_.size(); i > 0 && next.size() < most;) next.push_back(waiting_[--i]);
+        return next;
+    }
     Cell take() {
         Active& active = active_[turn_];
         // Of which the largest part is left, so that all end together.

@@ -111,27 +111,26 @@ backend::Registration* SpreadFiles::registration(std::size_t file, const backend
 // Elsewhere, since a file system may take any time for it: limits are kept meanwhile, and nobody else waits. Together with
 // those that come next, so that many small files are not waited for one by one. Where files open in less time than a
 // call is handed over in, several are opened by one call.
-void SpreadFiles::open_ahead(std::size_t file) {
-    const bool wanted = !states_[file].opening && states_[file].open.empty();
+void SpreadFiles::open_ahead(const std::vector<std::size_t>& next) {
+    const bool wanted = !states_[next.front()].opening && states_[next.front()].open.empty();
     const bool quick = opens_quickly_.load(std::memory_order_relaxed);
     std::vector<std::size_t> some;
-    for (std::size_t each = file; each < std::min(file + files_ahead, states_.size()); ++each) {
+    for (const std::size_t each : next) {
         const State& state = states_[each];
-        // First: whoever closes a file that is done may be at it.
-        if (state.left == 0 || state.opening || !state.open.empty()) continue;
+        if (state.opening || !state.open.empty()) continue;
         if (reads() && open_ + some.size() >= max_open) break;
         some.push_back(each);
     }
     if (quick && !wanted && some.size() < files_ahead / 2) return;
     open_ += some.size();
-    for (auto next = some.begin(); next != some.end();) {
-        const std::vector<std::size_t> files(next, quick ? some.end() : next + 1);
-        next += static_cast<std::ptrdiff_t>(files.size());
+    for (auto at = some.begin(); at != some.end();) {
+        const std::vector<std::size_t> files(at, quick ? some.end() : at + 1);
+        at += static_cast<std::ptrdiff_t>(files.size());
         const auto opening = std::make_shared<base::BlockingCall>();
         for (const std::size_t each : files) states_[each].opening = opening;
         opening->make(
             &calls_, [this, files] { return attach(files); },
-            files.front() == file ? wait_for_file : std::chrono::milliseconds(0));
+            files.front() == next.front() ? wait_for_file : std::chrono::milliseconds(0));
     }
 }
 
@@ -144,9 +143,9 @@ Result<void> SpreadFiles::attach(const std::vector<std::size_t>& files) {
     return {};
 }
 
-Result<bool> SpreadFiles::open(std::size_t file) {
-    State& state = states_[file];
-    open_ahead(file);
+Result<bool> SpreadFiles::open(const std::vector<std::size_t>& next) {
+    State& state = states_[next.front()];
+    open_ahead(next);
     if (!state.opening) return !state.open.empty();
     if (state.opening->running()) return false;
     state.opening.reset();

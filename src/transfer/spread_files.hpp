@@ -25,6 +25,7 @@ public:
     // Files that are read are open at most this many at a time. Those that are written stay open until all
     // have got their names.
     static constexpr std::size_t max_open = 64;
+    static constexpr std::size_t files_ahead = 8;  // whose turn comes next: opened, and closed, together
 
     using Note = std::function<void(std::string)>;
 
@@ -40,8 +41,9 @@ public:
 
     // Who opens files from now on, each with its own registration; every byte is to be moved (again).
     void begin(std::vector<backend::Backend*> backends);
-    // Opens the file if it is not open. Not now where as many are open as may be, or while one takes long to open.
-    Result<bool> open(std::size_t file);
+    // Opens the first of these, those whose turn comes next, if it is not open, and others ahead of their turn. Not now where
+    // as many are open as may be, or while one takes long to open.
+    Result<bool> open(const std::vector<std::size_t>& next);
     // Of an open file.
     backend::Registration* registration(std::size_t file, const backend::Backend* backend) const;
     // That many bytes of a file have been moved.
@@ -83,12 +85,10 @@ private:
     Result<void> inspect_source(std::size_t file);
     Result<void> attach(std::size_t file);
     Result<void> attach(const std::vector<std::size_t>& files);
-    void open_ahead(std::size_t file);
+    void open_ahead(const std::vector<std::size_t>& next);
     Result<void> close(std::vector<std::size_t> files);
     void gather(const State& state);
     bool reads() const { return spread_.direction == SpreadDirection::to_memory; }
-
-    static constexpr std::size_t files_ahead = 8;
 
     const backend::Registry& registry_;
     base::BlockingCalls& calls_;

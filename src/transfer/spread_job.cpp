@@ -207,7 +207,7 @@ private:
     // Starts a chunk; false where there is none, or no room for it.
     Result<bool> take_chunk() {
         if (cursor_.empty() || enough_at_work()) return false;
-        SIDESTEP_TRY(const bool open, files_.open(cursor_.next_file()));
+        SIDESTEP_TRY(const bool open, files_.open(cursor_.next_files(SpreadFiles::files_ahead)));
         if (!open) return false;
         const bool check = state_ == State::verifying;
         std::vector<std::size_t> slots(check ? 2 : work_->way.uses_slots() ? 1 : 0);
