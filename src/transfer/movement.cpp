@@ -84,9 +84,11 @@ bool Movement::try_step(bool may_block) {
 // A thread that came meanwhile and found the mutex taken has left its work to the holder.
 bool Movement::advance_locked(bool may_block, std::unique_lock<std::mutex> lock) {
     news_.store(false);
-    wants_step_.store(false, std::memory_order_relaxed);
+    const auto now = Clock::now();
+    // What has ended since the last step has not stalled, however late somebody comes to see it.
+    if (wants_step_.exchange(false, std::memory_order_relaxed)) last_move_ = now;
     next_wake_ = Clock::time_point::max();
-    const bool moved = advance(may_block);
+    const bool moved = advance(may_block, now);
     set_wake();
     wake_by_.store(next_wake_, std::memory_order_relaxed);
     lock.unlock();

@@ -10,6 +10,7 @@
 
 #include "engine_rig.hpp"
 #include "spread_rig.hpp"
+#include "transfer/batch_plan.hpp"
 
 namespace sidestep {
 namespace {
@@ -290,6 +291,32 @@ TEST(Driving, SomethingSmallThatNobodyWaitsForEnds) {
         EXPECT_TRUE(job->result());
         if (pause == 10ms) rig.engine->drive_in_background(beside);
     }
+}
+
+// One piece has no driver until somebody looks, whether that ends it or a thread of its backend did before.
+TEST(Driving, WhatEndedWhileNobodyLookedHasNotStalled) {
+    for (const bool drive_beside : {false, true})
+        for (const bool batch : {false, true})
+            for (const bool told : {false, true}) {
+                test::FakeBackend::Script script;
+                script.looks = 0;
+                script.batches = true;
+                test::EngineRig rig(script, 4_KiB);
+                rig.engine =
+                    std::make_unique<transfer::Engine>(rig.topology, rig.registry, 10s, drive_beside);
+                const Allocation pinned = *rig.fake->allocate(Place::host(), 4_KiB, MemoryKind::pinned);
+                const Buffer from = pinned.buffer(), to = rig.target.buffer();
+                CopyOptions options;
+                options.stall_limit = 10ms;
+                const std::vector<transfer::BatchCopy> one{{&from, &to}};
+                const auto job = batch ? rig.engine->submit_batch(one, options, nullptr)
+                                       : rig.engine->submit(from, to, options, nullptr);
+                if (told) rig.fake->look();
+                std::this_thread::sleep_for(2 * options.stall_limit);
+                rig.engine->wait(job, 0ns);
+                EXPECT_TRUE(job->result())
+                    << drive_beside << batch << told << ": " << job->result().error().to_string();
+            }
 }
 
 TEST(Driving, WhatWasWaitedForIsNotKept) {
