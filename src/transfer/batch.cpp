@@ -369,6 +369,7 @@ private:
                 singles_.verified &= result->verified;
                 singles_.seconds += result->seconds;
                 singles_.verify_seconds += result->verify_seconds;
+                receipt_.storage += result->storage;
                 count(way_of(single.from.place(), single.to.place()), *result, 1);
             } else if (!failed) {
                 failed = at_position(result.error(), single.position, single.position);
@@ -408,8 +409,9 @@ private:
     }
 
     bool all_started() const {
-        return waiting_.empty() &&
-               std::ranges::all_of(bulks_, [](const auto& bulk) { return bulk->calls.empty(); });
+        return waiting_.empty() && std::ranges::all_of(bulks_, [](const auto& bulk) {
+                   return bulk->calls.empty() && (!bulk->group.relayed() || bulk->lane->idle());
+               });
     }
 
     bool starts_copies_ = false;  // constant after begin()

@@ -88,6 +88,7 @@ TEST_F(BatchOfContext, EverySortOfCopyInOne) {
     EXPECT_TRUE(equal(here, across));
     EXPECT_TRUE(equal(pageable, down));
     EXPECT_EQ(receipt->bytes, 5 * 256_KiB);
+    EXPECT_EQ(receipt->storage.total(), 256_KiB) << "of the file";
     EXPECT_EQ(receipt->notes.size(), 4u) << "the four other ways";
     const std::string written = test::get(path);
     ASSERT_EQ(written.size(), here.size());

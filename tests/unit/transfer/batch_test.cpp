@@ -399,6 +399,15 @@ TEST(Batch, RunsOnWhenNobodyLooks) {
     EXPECT_TRUE(Rig::equal(batch));
 }
 
+TEST(Batch, RelaysOnWhenNobodyLooks) {
+    Relayed rig({.looks = 3});
+    const auto batch = rig.items(30, 8_KiB, 8_KiB);
+    auto job = rig.start(batch);
+    for (int i = 0; i < 5000 && !job->finished(); ++i) std::this_thread::sleep_for(1ms);
+    ASSERT_TRUE(job->finished());
+    EXPECT_TRUE(Rig::equal(batch));
+}
+
 TEST(Batch, AStreamNeedsAnEngineThatKnowsStreams) {
     Rig rig({});
     const auto batch = rig.items(5, 1_KiB, 1_KiB);
