@@ -100,6 +100,9 @@ Engine::~Engine() {
     }
     machine_->lookout->close();
     machine_->calls.wait();
+    // What a call held up until now is let go, such as a file that was being opened.
+    for (const auto& job : left) job->step(true);
+    std::erase_if(left, drained);
     // A device still writes to memory that the job holds: freeing it would corrupt whatever comes next.
     for (auto& job : left) {
         base::log(base::LogLevel::error, "a copy still hangs at the end; its memory is kept");

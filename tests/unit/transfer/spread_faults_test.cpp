@@ -357,6 +357,27 @@ TEST(SpreadFaults, AFileThatTakesLongToOpenKeepsNoDeadlineWaiting) {
     EXPECT_TRUE(rig.nothing_left());
 }
 
+// The engine's end waits for the call, longer than for what is in flight.
+TEST(SpreadFaults, AFileThatOpensAtTheEnginesEndIsClosed) {
+    SlowOpen slow;
+    SpreadRig rig({.gpus = 1, .files = slow.script()});
+    rig.add_gpus(1, 1_MiB);
+    rig.replicate(1_MiB);
+    auto job = rig.submit();
+    slow.wait_until_it_opens();
+    job->cancel();
+    rig.engine->wait(job, 0ns);
+    EXPECT_FALSE(job->drained());
+    job.reset();
+    std::thread later([&] {
+        std::this_thread::sleep_for(1500ms);
+        slow.answer();
+    });
+    rig.engine.reset();
+    later.join();
+    EXPECT_TRUE(rig.nothing_left());
+}
+
 TEST(SpreadFaults, AFileThatTakesLongToOpenHoldsUpNoOtherLoad) {
     SlowOpen slow;
     SpreadRig rig({.gpus = 1, .files = slow.script()});
