@@ -67,7 +67,7 @@ private:
     }
 
     bool waits_for_calls() const override { return files_.calling() || (work_ && work_->calling()); }
-    bool needs_driver() const override { return files_.may_close() || (cursor_.empty() && chunks_.empty()); }
+    bool needs_driver() const override { return files_.may_close() || idle(); }
 
     std::string where() const override { return "spread"; }
     Result<void> make_final() override {

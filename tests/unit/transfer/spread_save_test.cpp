@@ -100,6 +100,42 @@ TEST(SpreadSources, OneThatCannotBeOpenedIsToldOfAndNotTriedAgain) {
     }
 }
 
+// The first and the last of three chunks leave the one between them no room. The last one's end makes it, on a thread that
+// ends a piece and asks the chunk before.
+TEST(SpreadSources, ThatComeFreeLastAreSeen) {
+    SpreadRig rig({.gpus = 1, .files = {.looks = 0, .told = true}, .drive_beside = true});
+    rig.spread.direction = SpreadDirection::to_file;
+    rig.spread.files.push_back({"/out", 0, {}});
+    std::string whole;
+    std::uint32_t source = 0;
+    for (const Bytes sources : {30, 50, 20}) {
+        const Bytes begin = whole.size();
+        for (Bytes i = 0; i < sources; ++i, ++source) {
+            const std::string path = fmt::format("/source{}", source);
+            rig.files->files[path] = {SpreadRig::content(80, source), source + 1};
+            rig.spread.memories.push_back(Buffer::file(path, 0, 80));
+            rig.row(0, whole.size(), 80, source, 0);
+            whole += rig.files->files[path].bytes;
+        }
+        rig.spread.files[0].ranges.push_back({begin, whole.size()});
+        whole.resize(begin + 4096, '?');
+    }
+    const auto job = rig.submit(chunks_of(4096));
+    job->waiters = 1;  // the engine's thread leaves it to this one
+    const auto limit = std::chrono::steady_clock::now() + 30s;
+    const auto in_time = [&] { return std::chrono::steady_clock::now() < limit; };
+    while (rig.files->in_flight() < 32 && in_time()) job->step(true);
+    while (rig.files->in_flight() > 0) rig.files->end_pieces();
+    EXPECT_TRUE(job->wants_step());
+    while (!job->finished() && in_time()) {
+        job->step(true);
+        rig.files->end_pieces();
+    }
+    ASSERT_TRUE(job->finished() && job->result());
+    whole.resize(rig.spread.files[0].ranges.back().end);
+    EXPECT_EQ(rig.files->files.at("/out").bytes, whole);
+}
+
 TEST(SpreadSave, WritesWholeFilesInTheirOrder) {
     SaveRig rig;
     const auto receipt = rig.run(chunks_of(64_KiB));
