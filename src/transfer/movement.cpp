@@ -108,7 +108,8 @@ void Movement::ended() {
             last_move_ = Clock::now();
             (Lookout::looks_here() ? moved_in_look_ : driven_beside_).store(true, std::memory_order_relaxed);
         }
-        const bool left = state_ != State::moving || needs_driver();
+        // A driver that was rung for it may have found this thread here.
+        const bool left = state_ != State::moving || cancelled() || is_abandoned_ || needs_driver();
         wants_step_.store(left, std::memory_order_relaxed);
         lock.unlock();
         left ? lookout_->ring() : lookout_->begun_beside();

@@ -17,6 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::chunks_of;
+using test::FakeFiles;
 using test::SpreadRig;
 using transfer::Activity;
 using transfer::Lookout;
@@ -127,6 +128,35 @@ TEST(Driving, WhatItMeetsIsToldByWhoeverWaits) {
     ASSERT_FALSE(job->result());
     EXPECT_EQ(job->result().error().code, ErrorCode::io_error);
     EXPECT_TRUE(rig.nothing_left());
+}
+
+// A driver that was woken for it, and came while the other thread was at it, sleeps again.
+TEST(Driving, WhatIsCancelledOrAbandonedMeanwhileIsLeftToADriver) {
+    for (const bool cancels : {true, false}) {
+        std::function<void()> meanwhile;
+        FakeFiles::Script files{.looks = 0, .told = true};
+        files.before = [&](FakeFiles& at, std::size_t) {
+            if (meanwhile && at.in_flight() > 0) std::exchange(meanwhile, nullptr)();
+        };
+        SpreadRig rig({.gpus = 1, .files = std::move(files), .drive_beside = true});
+        rig.add_gpus(1, 4_MiB);
+        rig.replicate(4_MiB);
+        const auto job = rig.submit(chunks_of(64_KiB));
+        job->waiters = 1;  // the engine's thread leaves it to this one
+        job->step(true);
+        meanwhile = [&] {
+            if (cancels) return job->cancel();
+            rig.files->abandon({ErrorCode::io_error, "it hangs", {}, {}});
+        };
+        rig.files->end_pieces();
+        ASSERT_FALSE(meanwhile);
+        EXPECT_TRUE(job->wants_step()) << cancels;
+        job->step(true);
+        rig.files->end_pieces();
+        rig.engine->wait(job, 0ns);
+        ASSERT_FALSE(job->result());
+        EXPECT_EQ(job->result().error().code, cancels ? ErrorCode::cancelled : ErrorCode::io_error);
+    }
 }
 
 // A wait beside a thread that drives all the time.

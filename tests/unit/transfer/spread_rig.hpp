@@ -150,6 +150,12 @@ public:
         return left;
     }
 
+    // All that is in flight, which goes on.
+    void abandon(const Error& error) {
+        const std::lock_guard lock(flying_);
+        for (const Flying& flying : flights_) flying.flight->abandon(error);
+    }
+
     std::size_t in_flight() const {
         const std::lock_guard lock(flying_);
         return flights_.size();
