@@ -47,10 +47,12 @@ std::string renamed(const std::string& index, const std::map<std::string, std::s
     return json.dump(2) + "\n";
 }
 
+// Of a symbolic link the file that it leads to: that is the one that is replaced.
 std::error_code link(const std::string& from, const std::string& to) {
     std::error_code failure;
     fs::remove(to, failure);
-    fs::create_hard_link(from, to, failure);
+    const fs::path file = fs::canonical(from, failure);
+    if (!failure) fs::create_hard_link(file, to, failure);
     return failure;
 }
 
@@ -73,7 +75,7 @@ Result<void> rename_back(const std::string& folder, const std::string& second) {
     // Not as a temporary file is called, which somebody may be writing.
     const std::string between = beside(folder, fmt::format(".{}.sidestep-repair", name));
     failure = link(beside(folder, second), between);
-    if (!failure) fs::rename(between, beside(folder, name), failure);
+    if (!failure) fs::rename(between, fs::weakly_canonical(beside(folder, name), failure), failure);
     if (!failure) return {};
     return Error{ErrorCode::io_error,
                  fmt::format("{} cannot get its name back: {}", second, failure.message()),
@@ -111,9 +113,8 @@ std::optional<std::string> EarlierShards::keep(const std::string& folder, const 
     std::map<std::string, std::string> seconds;
     for (const std::string& shard : earlier->shards) {
         const std::string path = beside(folder, shard);
-        if (std::find(names.begin(), names.end(), shard) == names.end() ||
-            !fs::exists(fs::symlink_status(path)))
-            continue;
+        if (std::find(names.begin(), names.end(), shard) == names.end()) continue;
+        // One that is missing has none: the new file of that name would be read with the others of the earlier checkpoint.
         const std::string second = second_name(shard);
         if (const auto failure = link(path, beside(folder, second))) {
             base::log(

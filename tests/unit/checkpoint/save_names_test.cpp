@@ -143,6 +143,39 @@ TEST_F(SaveNames, AKillBetweenTheNamesLeavesTheEarlierCheckpoint) {
     }
 }
 
+// The new file of one name is there, and the process is no more. Of a link what it leads to was replaced; with a file that was
+// missing the earlier checkpoint was not whole.
+TEST_F(SaveNames, AKillLeavesNoMixtureWhereAFileIsALinkOrMissing) {
+    const std::string file = path() + "/" + shard(1), blob = folder / "blob", other = folder / "other";
+    fs::create_directory(other);
+    SaveOptions options;
+    options.shard_bytes = 1;
+    ASSERT_TRUE(context.save(tensors('2'), other, options).wait());
+    const std::string fresh = test::get(other + "/" + shard(1));
+    for (const bool is_link : {true, false}) {
+        SCOPED_TRACE(is_link);
+        ASSERT_TRUE(save_shards('1'));
+        fs::rename(file, blob);
+        if (is_link) fs::create_symlink(blob, file);
+        {
+            const auto closing = begun(tensors('2'), path());
+            auto written = driver::ReplacedFile::begin(file);
+            ASSERT_TRUE(written);
+            ASSERT_TRUE(driver::write_range(written->fd(), 0, fresh.data(), fresh.size(), file));
+            ASSERT_TRUE(written->commit(false));
+        }
+        const std::string interrupted = "a save into this folder was interrupted";
+        EXPECT_NE(loaded().find(is_link ? "11" : interrupted), std::string::npos) << loaded();
+        EXPECT_EQ(repair(path()).ok(), is_link);
+        EXPECT_NE(loaded().find(is_link ? "11" : interrupted), std::string::npos) << loaded();
+        EXPECT_EQ(fs::is_symlink(file), is_link);
+        ASSERT_TRUE(save_shards('3'));
+        EXPECT_EQ(loaded(), "33");
+        fs::remove(blob);
+        fs::remove(file);
+    }
+}
+
 // What is being written under one of the names meanwhile is nothing of repair()'s.
 TEST_F(SaveNames, ARepairLeavesFilesThatAreBeingWritten) {
     ASSERT_TRUE(save_shards('1'));
