@@ -249,7 +249,9 @@ std::optional<std::vector<FileExtent>> extents_of(const Fd& fd, Bytes begin, Byt
     constexpr Bytes min_hole = Bytes{64} << 10;
     constexpr Bytes sector = 512;  // the unit of st_blocks, whatever the file system
     struct stat status {};
+    // What was cut off meanwhile is no hole.
     if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        end > static_cast<Bytes>(status.st_size) ||
         static_cast<Bytes>(status.st_blocks) * sector >= static_cast<Bytes>(status.st_size))
         return std::nullopt;
     std::vector<FileExtent> extents;
@@ -352,6 +354,7 @@ Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, co
 
 Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes size,
                          const std::string& path) {
+    SIDESTEP_CHECK(check_file_limit(offset, size, path));
     for (Bytes done = 0; done < size;) {
         const auto put = ::pwrite(fd.get(), static_cast<const char*>(source) + done, size - done,
                                   static_cast<off_t>(offset + done));

@@ -84,7 +84,7 @@ Result<std::vector<std::string>> names_in(const std::string& folder, Hidden hidd
 bool may_write(const std::string& path);
 
 // Where a file has bytes between two offsets, in order. Holes of less than 64 KiB count as bytes: they are not worth a
-// request of their own. Nothing where it has no holes, or the file system does not tell.
+// request of their own. Nothing where it has no holes, ends before, or the file system does not tell.
 struct FileExtent {
     Bytes begin = 0;
     Bytes end = 0;
@@ -115,7 +115,8 @@ Error ended_early(const Fd& fd, const std::string& path, Bytes begin, Bytes aske
 // Reads all of a range, through the page cache. ErrorCode::end_of_file where the file ends before.
 Result<void> read_range(const Fd& fd, Bytes offset, void* target, Bytes size, const std::string& path);
 
-// Writes all of a range, through the page cache. ErrorCode::no_space where the device is full.
+// Writes all of a range, through the page cache. ErrorCode::no_space where the device is full, and where RLIMIT_FSIZE would
+// end the process with a signal.
 Result<void> write_range(const Fd& fd, Bytes offset, const void* source, Bytes size, const std::string& path);
 
 // Whether the byte at offset 0 can be read though the size is 0, as in /proc.

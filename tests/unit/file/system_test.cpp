@@ -151,6 +151,38 @@ TEST_F(SystemTest, ALimitOnFileSizesDoesNotEndTheProcess) {
     EXPECT_TRUE(says(written.error().hint, "ulimit -f"));
 }
 
+// Small files are written without a backend.
+TEST_F(SystemTest, ALimitOnFileSizesIsKeptByWholeRangesToo) {
+    put(folder_ / "x", "");
+    const driver::Fd file(::open((folder_ / "x").c_str(), O_RDWR));
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    rlimit low = before;
+    low.rlim_cur = 4096;
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+    const std::string text = text_of(4096);
+    const auto fits = driver::write_range(file, 0, text.data(), 4096, "x");
+    const auto beyond = driver::write_range(file, 1, text.data(), 4096, "x");
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_TRUE(fits.ok());
+    ASSERT_FALSE(beyond.ok());
+    EXPECT_EQ(beyond.error().code, ErrorCode::no_space);
+    EXPECT_EQ(get(folder_ / "x"), text);
+}
+
+// The end of a file that was cut off after it was opened would be taken for zeros.
+TEST_F(SystemTest, WhatWasCutOffIsNoHole) {
+    put(folder_ / "x", "data");
+    ASSERT_EQ(::truncate((folder_ / "x").c_str(), 64_MiB), 0);
+    const auto file = attach(Buffer::file(folder_ / "x", 0, 64_MiB), Access::read);
+    ASSERT_TRUE(file.ok()) << file.error().to_string();
+    const auto before = (*file)->extents();
+    ASSERT_TRUE(before.has_value()) << "a file system with holes, as those for temporary files are";
+    EXPECT_LT(before->back().offset + before->back().size, 64_MiB);
+    ASSERT_EQ(::truncate((folder_ / "x").c_str(), 32_MiB), 0);
+    EXPECT_FALSE((*file)->extents().has_value());
+}
+
 TEST_F(SystemTest, RegisteredMemoryIsBounded) {
     const auto made = driver::create_uring_engine(4, 2);
     if (!made) GTEST_SKIP() << made.error().to_string();
