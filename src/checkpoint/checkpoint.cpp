@@ -78,12 +78,12 @@ struct Differences {
 
 // The manifest takes the place of the file whose name it is given.
 Result<void> check_manifest_target(const std::string& target, const std::string& opened,
-                                   const std::vector<CheckpointFile>& files) {
+                                   const std::string& index, const std::vector<CheckpointFile>& files) {
     std::error_code error;
     const auto is_target = [&](const std::string& path) {
         return std::filesystem::equivalent(target, path, error);
     };
-    if (!is_target(opened) &&
+    if (!is_target(opened) && !is_target(index) &&
         std::none_of(files.begin(), files.end(), [&](const auto& file) { return is_target(file.path); }))
         return {};
     return Error{ErrorCode::invalid_argument, "the manifest would take the place of a file of the checkpoint",
@@ -140,6 +140,7 @@ Result<Checkpoint> Checkpoint::read(const std::vector<std::string>& paths, const
                                                       : checkpoint::read_headers(paths, options, far));
         auto content = std::make_shared<Content>();
         content->path = path;
+        content->index = std::move(headers.index);
         content->tensors = std::move(headers.tensors);
         content->files = std::move(headers.files);
         content->metadata = std::move(headers.metadata);
@@ -191,6 +192,7 @@ Result<Checkpoint> Checkpoint::only(const std::vector<std::string>& patterns) co
         SIDESTEP_TRY(auto wanted, checkpoint::Patterns::parse(patterns));
         auto content = std::make_shared<Content>();
         content->path = content_->path;
+        content->index = content_->index;
         content->files = content_->files;
         content->metadata = content_->metadata;
         content->notes = content_->notes;
@@ -220,7 +222,7 @@ Result<ManifestRun> Checkpoint::write_manifest(const std::string& path, const Pr
         const auto& files = content_->files;
         SIDESTEP_CHECK(check_here("making checksums"));
         SIDESTEP_CHECK(check_file_names(files));
-        SIDESTEP_CHECK(check_manifest_target(path, content_->path, files));
+        SIDESTEP_CHECK(check_manifest_target(path, content_->path, content_->index, files));
         // A name that cannot be had is refused before gigabytes are read.
         SIDESTEP_TRY(auto written, driver::ReplacedFile::begin(path));
         checkpoint::Manifest manifest;

@@ -326,6 +326,7 @@ Result<Headers> read_index(const std::string& path, const CheckpointOptions& opt
     Headers headers = join_files(
         std::move(files), std::move(index.metadata),
         [&match](std::size_t shard, const TensorInfo& tensor) { return match.takes(shard, tensor); });
+    headers.index = path;
     SIDESTEP_CHECK(match.check(path, options.lenient));
     if (!empty.empty()) headers.notes.push_back(std::move(empty));
     for (std::string& note : match.notes()) headers.notes.push_back(std::move(note));

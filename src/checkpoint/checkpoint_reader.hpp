@@ -14,6 +14,7 @@ namespace sidestep::checkpoint {
 // What is known of the files together. Tensors in the order of the files and, within one, of their offsets;
 // names may still appear twice.
 struct Headers {
+    std::string index;  // the path of the one that names the files; empty: none
     std::vector<TensorInfo> tensors;
     std::vector<CheckpointFile> files;
     std::vector<std::pair<std::string, std::string>> metadata;

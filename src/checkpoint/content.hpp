@@ -13,7 +13,8 @@
 namespace sidestep {
 
 struct Checkpoint::Content {
-    std::string path;  // as it was given; of several the first, and how many more
+    std::string path;   // as it was given; of several the first, and how many more
+    std::string index;  // as Headers'
     std::vector<TensorInfo> tensors;
     std::vector<CheckpointFile> files;
     Bytes bytes = 0;

@@ -354,8 +354,12 @@ TEST_F(ManifestOfFiles, TakesTheNameOfNoFileOfTheCheckpoint) {
     const Checkpoint checkpoint = open();
     const std::string file = checkpoint.files().front().path;
     std::filesystem::create_symlink(file, folder_ / "link");
-    for (const std::string& target : {file, folder_ / "link"}) {
-        const auto written = checkpoint.write_manifest(target);
+    // Opened by the folder, whose index names one of the files.
+    const std::string index =
+        folder_.write("model.safetensors.index.json",
+                      R"({"weight_map": {"small.a": "2.safetensors", "small.b": "2.safetensors"}})");
+    for (const std::string& target : {file, folder_ / "link", index}) {
+        const auto written = (target == index ? open() : checkpoint).write_manifest(target);
         ASSERT_FALSE(written.ok()) << target;
         EXPECT_EQ(written.error().code, ErrorCode::invalid_argument);
     }
