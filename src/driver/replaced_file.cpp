@@ -99,6 +99,8 @@ Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed, 
 }
 
 Result<void> ReplacedFile::open_unnamed_or_named(bool unnamed) {
+    // By way of these it would get its name (link_as()), and a chroot may lack them.
+    unnamed = unnamed && ::access("/proc/self/fd", F_OK) == 0;
     // The mode goes through the process's umask, as for any new file.
     if (unnamed) fd_ = Fd(::openat(folder_->get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));
     if (fd_) return {};

@@ -138,6 +138,29 @@ TEST_F(SystemTest, AFileSystemThatFillsUpIsFoundOutByTheWrites) {
     if (!skip.empty()) GTEST_SKIP() << skip;
 }
 
+// As in a chroot: the kernel tells nothing of a process's open files.
+TEST_F(SystemTest, WithoutProcFilesGetTheirNames) {
+    std::string skip;
+    const std::string text = text_of(3000);
+    put(folder_ / "old", "1");
+    in_a_thread([&] {
+        if (::unshare(CLONE_FS | CLONE_NEWNS) != 0 ||
+            ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+            ::mount("tmpfs", "/proc", "tmpfs", 0, nullptr) != 0) {
+            skip = std::string("no file system can be mounted: ") + std::strerror(errno);
+            return;
+        }
+        for (const char* name : {"old", "new"}) {
+            const auto written = replace(folder_ / name, text);
+            EXPECT_TRUE(written.ok()) << written.error().to_string();
+        }
+    });
+    if (!skip.empty()) GTEST_SKIP() << skip;
+    EXPECT_EQ(get(folder_ / "old"), text);
+    EXPECT_EQ(get(folder_ / "new"), text);
+    EXPECT_EQ(folder_.names(), (std::set<std::string>{"new", "old"}));
+}
+
 TEST_F(SystemTest, ALimitOnFileSizesDoesNotEndTheProcess) {
     rlimit before{};
     ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
