@@ -441,11 +441,11 @@ Result<Progress> CudaBackend::start_batch(std::span<const Piece> pieces, backend
     for (const Piece& piece : pieces) {
         SIDESTEP_TRY(Work one, plan(piece));
         SIDESTEP_CHECK(make_reachable(one));
-        if (work.gpu != nullptr && one.gpu != work.gpu)
-            return Error{ErrorCode::internal, "the pieces of a batch belong to several GPUs", "cuda", {}};
+        if (work.gpu != nullptr && one.gpu != work.gpu && one.only_there == work.only_there)
+            return Error{ErrorCode::unsupported, "no GPU reaches all memory of the batch", "cuda", {}};
         parts.push_back({one.target, one.source, one.size});
-        if (work.gpu == nullptr) work = one;
-        work.only_there |= one.only_there;
+        // Either GPU reaches both ends of the other pieces.
+        if (work.gpu == nullptr || (one.only_there && !work.only_there)) work = one;
     }
     if (parts.empty()) return Progress::done;
     work.parts = parts;

@@ -111,29 +111,43 @@ TEST_F(BackendStreamOfTwo, PeersOnTheStreamOfEitherEnd) {
 }
 
 // Either end of most peer copies may carry them out. What other processes share is reached by the GPU it lies on alone.
-TEST_F(BackendStreamOfTwo, ABatchStaysAtTheGpuThatOneOfItsPiecesCannotLeave) {
-    const Allocation own = raw_memory(Raw::device, 0, size),
-                     shared = map_pieces(0, size, 2_MiB, Pieces::imported);
-    const Allocation first = raw_memory(Raw::device, 1, size), second = raw_memory(Raw::device, 1, size);
-    const std::pair<const Allocation&, const Allocation&> copies[] = {{own, first}, {shared, second}};
-    std::vector<std::unique_ptr<backend::Registration>> attached;
-    std::vector<backend::Piece> pieces;
-    SlowStream stream(1);
-    for (const auto& [from, to] : copies) {
-        fill(from.buffer(), 70);
-        clear(to.buffer(), old_target);
-        auto source = backend().attach(from.buffer(), {});
-        auto target = backend().attach(to.buffer(), {backend::Access::write});
-        ASSERT_TRUE(source && target);
-        pieces.push_back({source->get(), 0, target->get(), 0, size, Engine::peer_copy, stream.get()});
-        attached.push_back(std::move(*source));
-        attached.push_back(std::move(*target));
+TEST_F(BackendStreamOfTwo, ABatchIsCarriedOutByTheGpuThatOneOfItsPiecesCannotLeave) {
+    struct Case {
+        std::size_t engine;
+        int shared_at;
+        bool shared_first;
+    };
+    constexpr Case cases[] = {{Engine::peer_copy, 0, false},  {Engine::peer_copy, 1, false},
+                              {Engine::peer_copy, 1, true},   {Engine::peer_kernel, 0, false},
+                              {Engine::peer_kernel, 0, true}, {Engine::peer_kernel, 1, false}};
+    for (const auto& [engine, shared_at, shared_first] : cases) {
+        SCOPED_TRACE(fmt::format("engine {} gpu:{} {}", engine, shared_at, shared_first));
+        const auto memory = [&, at = shared_at](int gpu, bool shared) {
+            return gpu == at && shared ? map_pieces(gpu, size, 2_MiB, Pieces::imported)
+                                       : raw_memory(Raw::vmm, gpu, size);
+        };
+        std::vector<std::pair<Allocation, Allocation>> copies;
+        for (const bool shared : {shared_first, !shared_first})
+            copies.emplace_back(memory(0, shared), memory(1, shared));
+        std::vector<std::unique_ptr<backend::Registration>> attached;
+        std::vector<backend::Piece> pieces;
+        SlowStream stream(1);
+        for (const auto& [from, to] : copies) {
+            fill(from.buffer(), 70);
+            clear(to.buffer(), old_target);
+            auto source = backend().attach(from.buffer(), {});
+            auto target = backend().attach(to.buffer(), {backend::Access::write});
+            ASSERT_TRUE(source && target);
+            pieces.push_back({source->get(), 0, target->get(), 0, size, engine, stream.get()});
+            attached.push_back(std::move(*source));
+            attached.push_back(std::move(*target));
+        }
+        test::StartedPiece started(backend(), pieces);
+        const auto ended = started.wait();
+        ASSERT_TRUE(ended) << ended.error().to_string();
+        ASSERT_TRUE(stream.drained(milliseconds(30'000)));
+        for (const auto& [from, to] : copies) expect_pattern(to.buffer(), 70);
     }
-    test::StartedPiece started(backend(), pieces);
-    const auto ended = started.wait();
-    ASSERT_TRUE(ended) << ended.error().to_string();
-    ASSERT_TRUE(stream.drained(milliseconds(30'000)));
-    for (const auto& [from, to] : copies) expect_pattern(to.buffer(), 70);
 }
 
 TEST_F(BackendStreamOfTwo, StreamOfAGpuThatTakesNoPart) {
