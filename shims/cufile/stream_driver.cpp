@@ -20,6 +20,7 @@ StreamDriver load() {
     d.usable = bind(library, d.current, "cuCtxGetCurrent") && bind(library, d.push, "cuCtxPushCurrent_v2") &&
                bind(library, d.pop, "cuCtxPopCurrent_v2") && bind(library, d.context_of, "cuStreamGetCtx") &&
                bind(library, d.capturing, "cuStreamIsCapturing") &&
+               bind(library, d.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode") &&
                bind(library, d.synchronize, "cuStreamSynchronize") &&
                bind(library, d.allocate, "cuMemAlloc_v2") && bind(library, d.copy, "cuMemcpyAsync") &&
                bind(library, d.call_host, "cuLaunchHostFunc") &&
@@ -64,6 +65,7 @@ StreamKey StreamContext::key() const {
 }
 
 StreamContext::~StreamContext() {
+    if (relaxed_) StreamDriver::get().exchange_capture_mode(&capture_mode_);
     CUctx_st* ours = nullptr;
     if (pushed_) StreamDriver::get().pop(&ours);
 }

@@ -17,6 +17,7 @@ struct StreamDriver {
     int (*context_of)(CUstream stream, CUctx_st** context) = nullptr;
     int (*number_of)(CUstream stream, unsigned long long* number) = nullptr;  // CUDA 12; may be null
     int (*capturing)(CUstream stream, int* status) = nullptr;
+    int (*exchange_capture_mode)(int* mode) = nullptr;  // of this thread
     int (*synchronize)(CUstream stream) = nullptr;
     int (*allocate)(unsigned long long* address, std::size_t bytes) = nullptr;
     int (*copy)(unsigned long long to, unsigned long long from, std::size_t bytes, CUstream stream) = nullptr;
@@ -39,7 +40,8 @@ struct StreamKey {
 };
 
 // Makes the context of a stream current on this thread. The default streams (null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD) are
-// those of the context that is current already.
+// those of the context that is current already. The thread is in the relaxed mode of stream capture meanwhile: while any
+// thread captures in the global mode, cuMemAlloc would be refused else, and spoil that capture.
 class StreamContext {
 public:
     explicit StreamContext(CUstream stream);
@@ -56,6 +58,8 @@ private:
     CUstream stream_;
     CUctx_st* context_ = nullptr;
     bool pushed_ = false;
+    int capture_mode_ = 2;  // cuda.h: CU_STREAM_CAPTURE_MODE_RELAXED; then the one before
+    const bool relaxed_ = StreamDriver::get().exchange_capture_mode(&capture_mode_) == 0;
     Refusal refused_;
 };
 

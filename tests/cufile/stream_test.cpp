@@ -178,6 +178,33 @@ TEST_F(CufileStream, ACapturedStreamIsRefused) {
     EXPECT_EQ(read, 4096);
 }
 
+// PyTorch captures so, while other threads read. The first call on a GPU allocates there, hence one that no other test uses.
+TEST_F(CufileStream, ACaptureOfAnotherStreamGoesOn) {
+    const TempFile file(pattern(MiB, 1));
+    const Descriptor descriptor(file.path(), O_RDONLY);
+    const Handle handle(descriptor);
+    std::size_t size = 4096;
+    off_t offset = 0;
+    ssize_t read = -7;
+    choose(devices - 1);
+    CUstream reading = nullptr, captured = nullptr;
+    unsigned long long memory = 0;
+    ASSERT_EQ(cuda.make_stream(&reading, 1), 0);
+    ASSERT_EQ(cuda.make_stream(&captured, 1), 0);
+    ASSERT_EQ(cuda.allocate(&memory, size), 0);
+    ASSERT_EQ(cuda.begin_capture(captured, 0), 0);
+    EXPECT_CUFILE(
+        cuFileReadAsync(handle, reinterpret_cast<void*>(memory), &size, &offset, &offset, &read, reading),
+        CU_FILE_SUCCESS);
+    void* graph = nullptr;
+    EXPECT_EQ(cuda.end_capture(captured, &graph), 0);
+    EXPECT_EQ(cuda.synchronize(reading), 0);
+    EXPECT_EQ(read, 4096);
+    EXPECT_EQ(cuda.release(memory), 0);
+    for (CUstream each : {reading, captured}) EXPECT_EQ(cuda.end_stream(each), 0);
+    choose(0);
+}
+
 TEST_F(CufileStream, Refused) {
     const TempFile file(pattern(MiB, 1));
     const Descriptor descriptor(file.path(), O_RDONLY);
