@@ -84,7 +84,7 @@ Result<Pinned> Pins::lock_pages(const backend::Registry& registry, const Buffer&
     added->second.end = span.end;
     added->second.lock = std::move(held);
     added->second.number = ++last_number_;
-    added->second.may_stay = lies_in_own(span);
+    added->second.may_stay = own_with(span) != own_.end();
     // Held from here on; let_go() counts it out again.
     return hold(added, buffer);
 }
@@ -123,7 +123,7 @@ void Pins::allocated(const Buffer& memory) {
     const auto begin = reinterpret_cast<std::uintptr_t>(memory.address());
     const Bytes page = driver::page_size();
     std::lock_guard lock(mutex_);
-    own_[begin] = base::round_up(begin + memory.size(), page);
+    own_[begin] = {base::round_up(begin + memory.size(), page)};
 }
 
 void Pins::freeing(const Buffer& memory) {
@@ -140,6 +140,32 @@ void Pins::freeing(const Buffer& memory) {
     const Span span{begin, begin + memory.size()};
     for (auto range = first_touching(span); range != ranges_.end() && range->first < span.end;)
         unlocked.push_back(remove(range++));
+}
+
+Result<backend::Exported> Pins::share(const Buffer& memory,
+                                      const std::function<Result<backend::Exported>()>& call) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.address());
+    const Span shared{address, address + memory.size()};
+    const std::lock_guard changing(changing_);
+    {
+        std::vector<std::shared_ptr<void>> unlocked;
+        const std::lock_guard lock(mutex_);
+        const auto own = own_with(shared);
+        if (own != own_.end() && !own->second.moved) {
+            const Span all{own->first, own->second.end};
+            for (auto range = first_touching(all); range != ranges_.end() && range->first < all.end;) {
+                if (range->second.holders > 0)
+                    return Error{ErrorCode::unsupported,
+                                 "host memory that is pinned in part cannot be shared", memory.to_string(),
+                                 "publish it before any part of its allocation is pinned"};
+                unlocked.push_back(remove(range++));
+            }
+        }
+    }
+    auto exported = call();
+    const std::lock_guard lock(mutex_);
+    if (const auto own = own_with(shared); exported && own != own_.end()) own->second.moved = true;
+    return exported;
 }
 
 Bytes Pins::locked() const {
@@ -174,9 +200,9 @@ std::shared_ptr<void> Pins::remove(Ranges::iterator range) {
     return lock;
 }
 
-bool Pins::lies_in_own(Span span) const {
-    auto after = own_.upper_bound(span.begin);
-    return after != own_.begin() && span.end <= std::prev(after)->second;
+std::map<std::uintptr_t, Pins::Own>::iterator Pins::own_with(Span span) {
+    const auto after = own_.upper_bound(span.begin);
+    return after != own_.begin() && span.end <= std::prev(after)->second.end ? std::prev(after) : own_.end();
 }
 
 }  // namespace sidestep::context

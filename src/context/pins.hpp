@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -32,6 +33,10 @@ public:
     // Memory of Context::allocate: when it is there, and before it is freed.
     void allocated(const Buffer& memory);
     void freeing(const Buffer& memory);
+    // Makes the call, which moves all of such memory to other pages the first time. Locks that nobody holds go before,
+    // and none comes meanwhile; unsupported, and no call, where a part is held.
+    Result<backend::Exported> share(const Buffer& memory,
+                                    const std::function<Result<backend::Exported>()>& call);
 
     // Bytes that are locked, and the part of them that has no holder.
     Bytes locked() const;
@@ -49,6 +54,10 @@ private:
         std::optional<std::list<std::uintptr_t>::iterator> idle;  // in idle_, while nobody holds it
     };
     using Ranges = std::map<std::uintptr_t, Range>;  // by first address; they do not overlap
+    struct Own {
+        std::uintptr_t end = 0;
+        bool moved = false;  // by share()
+    };
     struct Span {
         std::uintptr_t begin = 0;
         std::uintptr_t end = 0;
@@ -62,14 +71,14 @@ private:
     Pinned hold(Ranges::iterator range, const Buffer& buffer);
     void no_longer_idle(Ranges::iterator range);
     std::shared_ptr<void> remove(Ranges::iterator range);
-    bool lies_in_own(Span span) const;
+    std::map<std::uintptr_t, Own>::iterator own_with(Span span);
 
     const Bytes max_idle_;
     std::mutex changing_;       // held while the driver locks or unlocks; taken before mutex_
     mutable std::mutex mutex_;  // guards what follows
     Ranges ranges_;
-    std::map<std::uintptr_t, std::uintptr_t> own_;  // memory of Context::allocate: begin and end
-    std::list<std::uintptr_t> idle_;                // ranges that nobody holds, let go last: last
+    std::map<std::uintptr_t, Own> own_;  // memory of Context::allocate, by its first address
+    std::list<std::uintptr_t> idle_;     // ranges that nobody holds, let go last: last
     Bytes idle_bytes_ = 0;
     std::uint64_t last_number_ = 0;
 };

@@ -92,8 +92,12 @@ Result<Publication> Context::publish(const std::string& name, const Buffer& buff
     SIDESTEP_CHECK(peer::check_name(name));
     SIDESTEP_CHECK(check(buffer));
     SIDESTEP_CHECK(transfer::check_here(impl_->topology, buffer.place()));
-    SIDESTEP_CHECK(refuse_pinned(impl_->registry, impl_->topology, buffer));
-    SIDESTEP_TRY(backend::Exported exported, share(impl_->registry, buffer));
+    const auto share_now = [&]() -> Result<backend::Exported> {
+        SIDESTEP_CHECK(refuse_pinned(impl_->registry, impl_->topology, buffer));
+        return share(impl_->registry, buffer);
+    };
+    SIDESTEP_TRY(backend::Exported exported,
+                 impl_->topology.emulated() ? share_now() : impl_->pins->share(buffer, share_now));
     const peer::MemoryOffer offer = offer_of(exported, buffer);
     const int descriptor = exported.descriptor;
     const auto published = base::make_shared_here<Published>(impl_, std::move(exported), impl_->publisher);

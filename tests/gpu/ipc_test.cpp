@@ -285,6 +285,33 @@ TEST_F(Ipc, WhatCannotBeSharedSaysWhatToDo) {
     }
 }
 
+// Publishing a part moves all of an allocation to other pages, and a GPU goes on to reach those that were locked.
+TEST_F(Ipc, HostMemoryWithALockedPartStaysWhereItIs) {
+    const auto memory = context_->allocate(Place::host(), 8_MiB, MemoryKind::pageable);
+    ASSERT_TRUE(memory) << memory.error().to_string();
+    const Buffer locked = memory->buffer().slice(0, 1_MiB), other = memory->buffer().slice(4_MiB, 1_MiB);
+    const auto gpu_sees_it_locked = [&locked] {
+        const auto found = backend().describe(locked);
+        return found && *found && (*found)->memory == MemoryKind::pinned;
+    };
+    {
+        const auto held = context_->pin(locked);
+        ASSERT_TRUE(held) << held.error().to_string();
+        const auto refused = context_->publish("kv", other);
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, ErrorCode::unsupported) << refused.error().to_string();
+    }
+    EXPECT_TRUE(gpu_sees_it_locked()) << "kept for the next pin";
+    const auto whole = context_->publish("kv", memory->buffer());
+    ASSERT_TRUE(whole) << whole.error().to_string();
+    EXPECT_FALSE(gpu_sees_it_locked());
+    // It does not move again.
+    const auto held = context_->pin(locked);
+    ASSERT_TRUE(held) << held.error().to_string();
+    const auto again = context_->publish("kv2", other);
+    EXPECT_TRUE(again) << again.error().to_string();
+}
+
 }  // namespace
 }  // namespace sidestep::gpu_tests::ipc
 
