@@ -26,7 +26,8 @@ public:
         const std::lock_guard lock(mutex_);
         if (std::exchange(ended_, true)) return;
         error_ = std::move(error);
-        before_.reset();
+        // Of two that came at once the one in front may be the later one to end.
+        if (error_ || (before_ && before_->over())) before_.reset();
     }
     // It fails with the copy before.
     void end_as_before() {
@@ -73,13 +74,16 @@ public:
         const auto found = key ? last_.find(*key) : last_.end();
         return found != last_.end() ? found->second : nullptr;
     }
-    // The stream is held from now on; `before` is what last() answered.
-    std::shared_ptr<GateRecord> enter(void* stream, std::shared_ptr<GateRecord> before) {
-        auto record = std::make_shared<GateRecord>(std::move(before));
+    // The stream will be held. `before` is what last() answered; another thread may have come in between, whose record it
+    // becomes then.
+    std::shared_ptr<GateRecord> enter(void* stream, std::shared_ptr<GateRecord>& before) {
         const auto key = key_of(stream);
-        if (!key) return record;
         const std::lock_guard lock(mutex_);
         forget_what_is_over();
+        if (const auto found = key ? last_.find(*key) : last_.end(); found != last_.end())
+            before = found->second;
+        auto record = std::make_shared<GateRecord>(before);
+        if (!key) return record;
         if (last_.size() >= max_kept) {
             const auto failed = std::ranges::find_if(
                 last_, [](const auto& one) { return one.second->failure().has_value(); });
@@ -126,16 +130,16 @@ public:
     // Holds the stream, by the first backend that can.
     Result<void> hold(StreamOrder& order, const backend::Registry& registry, void* stream) {
         Error last{ErrorCode::unsupported, "no usable backend knows streams", "stream"};
+        own_ = order.enter(stream, before_);
         for (backend::Streams* streams : registry.with(&backend::Backend::streams)) {
             auto gate = streams->gate(stream);
-            if (!gate) {
-                last = gate.error();
-                continue;
+            if (gate) {
+                gate_ = std::move(*gate);
+                return {};
             }
-            gate_ = std::move(*gate);
-            own_ = order.enter(stream, before_);
-            return {};
+            last = gate.error();
         }
+        std::exchange(own_, nullptr)->end();
         return last;
     }
 

@@ -7,6 +7,7 @@
 
 #include "engine_rig.hpp"
 #include "transfer/batch_plan.hpp"
+#include "transfer/stream_order.hpp"
 
 namespace sidestep {
 namespace {
@@ -221,6 +222,21 @@ TEST(Gates, CopiesBehindOneThatFailedFailToo) {
     rig.gate(2).reached = true;
     EXPECT_TRUE(rig.end(again));
     EXPECT_TRUE(rig.equal());
+}
+
+// Two threads put copies on one stream at the same time, a third one comes after both. Either may end first.
+TEST(Gates, ACopyIsBehindBothOfTwoThatCameAtOnce) {
+    for (const bool first_fails : {true, false}) {
+        StreamRig rig;
+        transfer::StreamOrder order(rig.registry);
+        transfer::StreamPlace first, second, third;
+        for (auto* place : {&first, &second}) ASSERT_TRUE(place->join(order, rig.here));
+        for (auto* place : {&first, &second}) ASSERT_TRUE(place->hold(order, rig.registry, rig.here));
+        ASSERT_TRUE(third.join(order, rig.here));
+        (first_fails ? second : first).pass();
+        (first_fails ? first : second).fail(broken());
+        EXPECT_TRUE(third.failure_before());
+    }
 }
 
 // One that comes behind does not make the stream wait for its caller as well.
