@@ -7,6 +7,7 @@
 #include "base/rounding.hpp"
 #include "base/try.hpp"
 #include "driver/memory_map.hpp"
+#include "transfer/batch_plan.hpp"
 
 namespace sidestep::context {
 namespace {
@@ -85,6 +86,7 @@ Result<Pinned> Pins::lock_pages(const backend::Registry& registry, const Buffer&
     added->second.lock = std::move(held);
     added->second.number = ++last_number_;
     added->second.may_stay = own_with(span) != own_.end();
+    may_stay_ += added->second.may_stay ? 1 : 0;
     // Held from here on; let_go() counts it out again.
     return hold(added, buffer);
 }
@@ -116,7 +118,39 @@ void Pins::let_go(std::uintptr_t begin, std::uint64_t number) noexcept {
     const auto found = ranges_.find(begin);
     const bool still = found != ranges_.end() && found->second.number == number && found->second.holders == 0;
     if (still && !found->second.may_stay) unlocked.push_back(remove(found));
-    while (idle_bytes_ > max_idle_) unlocked.push_back(remove(ranges_.find(idle_.front())));
+    for (auto next = idle_.begin(); idle_bytes_ > max_idle_ && next != idle_.end();) {
+        const auto range = ranges_.find(*next++);
+        if (range->second.users == 0) unlocked.push_back(remove(range));
+    }
+}
+
+std::shared_ptr<void> Pins::use(std::span<const transfer::BatchCopy> copies) {
+    if (may_stay_.load(std::memory_order_relaxed) == 0) return nullptr;
+    std::vector<std::pair<std::uintptr_t, std::uint64_t>> ranges;
+    const std::lock_guard lock(mutex_);
+    auto last = ranges_.end();
+    for (const transfer::BatchCopy& copy : copies)
+        for (const Buffer* end : {copy.from, copy.to}) {
+            const auto address = reinterpret_cast<std::uintptr_t>(end->address());
+            if (!end->place().is_host() || !end->place().node().empty() || address == 0) continue;
+            const auto range = first_touching({address, address + 1});
+            if (range == ranges_.end() || range == last || !range->second.may_stay) continue;
+            last = range;
+            ++range->second.users;
+            ranges.emplace_back(range->first, range->second.number);
+        }
+    if (ranges.empty()) return nullptr;
+    return std::shared_ptr<void>(this, [self = shared_from_this(), ranges = std::move(ranges)](void*) {
+        for (const auto& [begin, number] : ranges) self->used(begin, number);
+    });
+}
+
+// What is beyond the bound by now goes with the next that is let go: this thread may be the engine's.
+void Pins::used(std::uintptr_t begin, std::uint64_t number) noexcept {
+    if (owner_.forked()) return;
+    const std::lock_guard lock(mutex_);
+    const auto found = ranges_.find(begin);
+    if (found != ranges_.end() && found->second.number == number) --found->second.users;
 }
 
 void Pins::allocated(const Buffer& memory) {
@@ -154,7 +188,7 @@ Result<backend::Exported> Pins::share(const Buffer& memory,
         if (own != own_.end() && !own->second.moved) {
             const Span all{own->first, own->second.end};
             for (auto range = first_touching(all); range != ranges_.end() && range->first < all.end;) {
-                if (range->second.holders > 0)
+                if (range->second.holders > 0 || range->second.users > 0)
                     return Error{ErrorCode::unsupported,
                                  "host memory that is pinned in part cannot be shared", memory.to_string(),
                                  "publish it before any part of its allocation is pinned"};
@@ -195,6 +229,7 @@ void Pins::no_longer_idle(Ranges::iterator range) {
 
 std::shared_ptr<void> Pins::remove(Ranges::iterator range) {
     no_longer_idle(range);
+    may_stay_ -= range->second.may_stay ? 1 : 0;
     std::shared_ptr<void> lock = std::move(range->second.lock);
     ranges_.erase(range);
     return lock;

@@ -1,6 +1,7 @@
 // The ranges of ordinary host memory that a Context keeps page-locked.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -8,10 +9,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include <sidestep/pinned.hpp>
 #include "backend/registry.hpp"
 #include "base/owner_process.hpp"
+
+namespace sidestep::transfer {
+struct BatchCopy;
+}
 
 namespace sidestep::context {
 
@@ -33,8 +39,10 @@ public:
     // Memory of Context::allocate: when it is there, and before it is freed.
     void allocated(const Buffer& memory);
     void freeing(const Buffer& memory);
+    // What these copies find locked of such memory stays so until the answer is gone, whatever the bound. Null: nothing does.
+    std::shared_ptr<void> use(std::span<const transfer::BatchCopy> copies);
     // Makes the call, which moves all of such memory to other pages the first time. Locks that nobody holds go before,
-    // and none comes meanwhile; unsupported, and no call, where a part is held.
+    // and none comes meanwhile; unsupported, and no call, where a part is held or used.
     Result<backend::Exported> share(const Buffer& memory,
                                     const std::function<Result<backend::Exported>()>& call);
 
@@ -50,6 +58,7 @@ private:
         std::shared_ptr<void> lock;
         std::uint64_t number = 0;  // tells it from a later range at the same address
         int holders = 0;
+        int users = 0;                                            // copies
         bool may_stay = false;                                    // lies in memory of Context::allocate
         std::optional<std::list<std::uintptr_t>::iterator> idle;  // in idle_, while nobody holds it
     };
@@ -65,6 +74,7 @@ private:
 
     Result<Pinned> lock_pages(const backend::Registry& registry, const Buffer& buffer, Span span);
     void let_go(std::uintptr_t begin, std::uint64_t number) noexcept;
+    void used(std::uintptr_t begin, std::uint64_t number) noexcept;
 
     // With the mutex held.
     Ranges::iterator first_touching(Span span);
@@ -74,8 +84,9 @@ private:
     std::map<std::uintptr_t, Own>::iterator own_with(Span span);
 
     const Bytes max_idle_;
-    std::mutex changing_;       // held while the driver locks or unlocks; taken before mutex_
-    mutable std::mutex mutex_;  // guards what follows
+    std::mutex changing_;                   // held while the driver locks or unlocks; taken before mutex_
+    std::atomic<std::size_t> may_stay_{0};  // ranges: a copy that meets none is not delayed
+    mutable std::mutex mutex_;              // guards what follows
     Ranges ranges_;
     std::map<std::uintptr_t, Own> own_;  // memory of Context::allocate, by its first address
     std::list<std::uintptr_t> idle_;     // ranges that nobody holds, let go last: last

@@ -157,6 +157,33 @@ TEST_F(Pin, MemoryOfTheContextStaysLockedUntilItIsFreed) {
     EXPECT_FALSE(pinned(was));
 }
 
+// A copy that found it locked counts on that, whoever else makes the cache overflow.
+TEST_F(Pin, MemoryThatACopyFoundLockedStaysSoUntilItsEnd) {
+    ::setenv("SIDESTEP_PINNED_CACHE", "5000000", 1);
+    const auto context = Context::open({"live"});
+    ::unsetenv("SIDESTEP_PINNED_CACHE");
+    ASSERT_TRUE(context) << context.error().to_string();
+    const auto memory = context->allocate(Place::host(), 4_MiB, MemoryKind::pageable);
+    const auto other = context->allocate(Place::host(), 4_MiB, MemoryKind::pageable);
+    ASSERT_TRUE(memory && other);
+    const Allocation there = raw_memory(Raw::device, 0, 4_MiB);
+    fill(memory->buffer(), 7);
+    for (const bool batch : {false, true}) {
+        { ASSERT_TRUE(context->pin(memory->buffer())); }
+        {
+            const BatchItem item{memory->buffer(), there.buffer()};
+            Transfer copy = batch ? context->copy_batch({item}) : context->copy(item.from, item.to);
+            { ASSERT_TRUE(context->pin(other->buffer())); }
+            EXPECT_TRUE(pinned(memory->buffer()));
+            const auto done = copy.wait();
+            EXPECT_TRUE(done) << done.error().to_string();
+        }
+        { ASSERT_TRUE(context->pin(other->buffer())); }
+        EXPECT_FALSE(pinned(memory->buffer()));
+    }
+    expect_pattern(there.buffer(), 7);
+}
+
 // The registration cache depends on these three: an identity that stays while memory changes would serve it
 // with the access rights of what lay there before.
 TEST_F(Pin, MemoryFreedAndAllocatedAgainHasAnotherIdentity) {
