@@ -58,8 +58,7 @@ struct CopyOptions {
     std::chrono::milliseconds stall_limit{60'000};
 
     // Upper bound of the staging memory this copy may hold at once, over all lanes and hops. Any value; a path
-    // with less than 4 KiB for each of its stops is refused. In a batch it is the bound of each group between
-    // two places and of each copy of its own, of which 16 run at once.
+    // with less than 4 KiB for each of its stops is refused.
     Bytes max_staging = Bytes{256} << 20;
     // Bytes moved at a time, on a staged path within max_staging; 0 lets the library choose. Rounded up to
     // 4 KiB. At most largest_chunk.
