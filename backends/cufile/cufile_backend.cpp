@@ -24,8 +24,7 @@ using backend::Support;
 // the drive's own time.
 constexpr double latency_us = 50;
 
-// The drives' rate is not known, nor the page cache's part: the link of the quickest GPU is all that is sure
-// to bound it.
+// The drives' rate is not known, nor the page cache's part: the link of the quickest GPU is all that is sure to bound it.
 double quickest_link(const Topology& topology) {
     double max = 0;
     for (DeviceId id = 0; id < topology.devices().size(); ++id) {

@@ -18,8 +18,7 @@ constexpr std::chrono::milliseconds look_at_stream(1);
 // Of a receipt: a load may have thousands of files.
 constexpr std::size_t max_notes = 16;
 
-// Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no
-// nanoseconds.
+// Whether a time limit, none if it is 0, has passed. Compared in milliseconds: the longest limits have no nanoseconds.
 bool passed(std::chrono::milliseconds limit, std::chrono::steady_clock::duration spent) {
     return limit.count() > 0 && std::chrono::floor<std::chrono::milliseconds>(spent) >= limit;
 }

@@ -147,7 +147,6 @@ protected:
     void begin_moving(const Result<void>& prepared, bool may_block);
     // The same again, beside what drives, where nothing is in flight.
     void open_again(base::BlockingCall::Work prepare);
-    bool advance(bool may_block) { return advance(may_block, Clock::now()); }
     // Where two nodes do not reach each other any more, the rest goes by another plan, once: what fails again fails for good.
     bool may_detour(const Ends& ends) const {
         return !on_detour_ && !ends.from.place().node().empty() && !ends.to.place().node().empty();
@@ -209,7 +208,7 @@ private:
     void abandoned(Error error) final;
     void give_up_abandoned();
     bool advance_locked(bool may_block, std::unique_lock<std::mutex> lock);
-    bool advance(bool may_block, Clock::time_point now);
+    bool advance(bool may_block, Clock::time_point now = Clock::now());
     void set_wake();
     std::chrono::milliseconds asking() const;
     bool stalls() const;

@@ -29,8 +29,7 @@ std::vector<Run> requests_of(const std::vector<FileRange>& parts, Bytes gap) {
     return requests;
 }
 
-// Joins runs that lie together in the file, the memory and the target memory. Runs of one memory, in the
-// order of the file.
+// Joins runs that lie together in the file, the memory and the target memory. Runs of one memory, in the order of the file.
 void merge_adjacent(std::vector<Run>& runs) {
     std::size_t last = 0;
     for (std::size_t i = 1; i < runs.size(); ++i) {
