@@ -156,7 +156,7 @@ Result<void> Member::set_tokens(protocol::CollectiveTask& task, bool& asked) {
 
 Result<void> Member::check_peers(const Operation& operation) const {
     for (const PairItem& item : operation.pairs)
-        if (item.peer != rank() && service_->absent(static_cast<unsigned>(item.peer)))
+        if (item.bytes > 0 && item.peer != rank() && service_->absent(static_cast<unsigned>(item.peer)))
             return Error{
                 ErrorCode::io_error,
                 fmt::format("{} has left the group", own().name_of_rank(static_cast<unsigned>(item.peer))),
