@@ -343,6 +343,9 @@ void Communicator::attach(const std::shared_ptr<const Allocation>& memory) {
     if (!guard || phase_.load(std::memory_order_acquire) != Phase::ready || memory->place() != device_.place)
         return;
     forget_locked();
+    // An emulated GPU shares memory only while nothing runs, and what runs may wait for a rank that is here.
+    const auto idle = device_.emulated ? group_->idle() : Result<bool>(true);
+    if (!idle.ok() || !*idle) return;
     if (std::find(attached_.begin(), attached_.end(), memory) != attached_.end()) return;
     if (group_->attach(memory->buffer()).ok()) attached_.push_back(memory);
 }

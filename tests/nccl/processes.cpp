@@ -102,6 +102,19 @@ struct AtExit {
     }
 } at_exit;
 
+// A byte from rank 0 to rank 1, and one from rank 1 to rank 0.
+int hand_on(const Rank& rank) {
+    ncclResult_t result = ncclSuccess;
+    for (const int peer : {0, 1}) {
+        if (result == ncclSuccess)
+            result = ncclRecv(rank.memory.data(), 1, ncclInt8, peer, rank.comm, nullptr);
+        if (result == ncclSuccess)
+            result = ncclSend(rank.memory.data(), 1, ncclInt8, 1 - peer, rank.comm, nullptr);
+    }
+    if (ncclCommDestroy(rank.comm) != ncclSuccess) return 2;
+    return result == ncclSuccess ? 0 : 1;
+}
+
 // Takes part once and then does nothing, for good.
 int fall_silent(const Rank& rank) {
     rank.all_reduce();
@@ -125,6 +138,7 @@ int run_rank(const std::vector<std::string>& arguments) {
     if (task == "sum until it fails") return sum_until_it_fails(self);
     if (task == "shrink when it fails") return shrink_when_it_fails(self);
     if (task == "fall silent") return fall_silent(self);
+    if (task == "hand on") return hand_on(self);
     const int wrong = sum(self);
     if (task == "sum and exit") {
         at_exit.comm = comm;
