@@ -5,9 +5,9 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include <sidestep/units.hpp>
 #include "backend/network.hpp"
@@ -25,8 +25,9 @@ public:
     explicit Pace(Bytes per_second, Clock::time_point now = Clock::now())
         : per_second_(static_cast<double>(per_second)), buckets_{Bucket{now}, Bucket{now}} {}
 
-    // Takes the bytes. False where they have to wait: `again` is called by wake() then, without a lock of this.
-    bool take(Direction direction, Bytes bytes, std::function<void()> again,
+    // Takes the bytes. False where they have to wait: `again` is called by wake() then, without a lock of this, once however
+    // often `who` was told so.
+    bool take(Direction direction, Bytes bytes, const void* who, std::function<void()> again,
               Clock::time_point now = Clock::now()) {
         std::lock_guard lock(mutex_);
         Bucket& bucket = buckets_[direction];
@@ -34,29 +35,42 @@ public:
         bucket.filled = now;
         bucket.left = std::min(bucket.left + passed.count() * per_second_, most());
         if (bucket.left <= 0) {
-            waiting_.push_back(std::move(again));
+            bucket.waiting.insert_or_assign(who, std::move(again));
             return false;
         }
         bucket.left -= static_cast<double>(bytes);
+        bucket.served = who;
         return true;
     }
     void give_back(Direction direction, Bytes bytes) {
         std::lock_guard lock(mutex_);
         buckets_[direction].left += static_cast<double>(bytes);
     }
-    void wake() {
-        std::vector<std::function<void()>> waiting;
-        {
-            std::lock_guard lock(mutex_);
-            waiting.swap(waiting_);
+    // Answers how many were called: in turns, since the first of them may take all that there is.
+    std::size_t wake() {
+        std::size_t called = 0;
+        for (Bucket& bucket : buckets_) {
+            decltype(bucket.waiting) waiting;
+            const void* served = nullptr;
+            {
+                std::lock_guard lock(mutex_);
+                waiting.swap(bucket.waiting);
+                served = bucket.served;
+            }
+            const auto after = waiting.upper_bound(served);
+            for (auto one = after; one != waiting.end(); ++one) one->second();
+            for (auto one = waiting.begin(); one != after; ++one) one->second();
+            called += waiting.size();
         }
-        for (const auto& again : waiting) again();
+        return called;
     }
 
 private:
     struct Bucket {
         Clock::time_point filled;
         double left = 0;
+        std::map<const void*, std::function<void()>> waiting{};
+        const void* served = nullptr;  // last
     };
     // What may go at once after a pause.
     double most() const { return std::max(static_cast<double>(2 * backend::max_push), per_second_ / 50); }
@@ -64,7 +78,6 @@ private:
     const double per_second_;
     std::mutex mutex_;  // guards what follows
     std::array<Bucket, 2> buckets_;
-    std::vector<std::function<void()>> waiting_;
 };
 
 }  // namespace sidestep::wire

@@ -54,7 +54,7 @@ Result<void> Session::arrived(const Frame& frame, Landing landing) {
 
 bool Session::may_move(const Region& region, Pace::Direction direction, Bytes bytes) {
     if (!region.pace) return true;
-    return region.pace->take(direction, bytes, [self = weak_from_this(), direction] {
+    return region.pace->take(direction, bytes, this, [self = weak_from_this(), direction] {
         const auto session = self.lock();
         if (!session) return;
         direction == Pace::in ? session->link()->resume(backend::Link::Resume::all) : session->pump();

@@ -282,5 +282,22 @@ TEST(Session, NoFlightIsForgottenBesideTheEnd) {
     }
 }
 
+// Each that is asked for while the bound holds would be one more to be called each time, for as long as something waits.
+TEST(Session, WaitsForItsPaceOnceHoweverOftenItIsAsked) {
+    Guarded memory(8192);
+    test::Alone alone;
+    const auto region = test::region_of(memory);
+    region->pace = std::make_shared<Pace>(1, Pace::Clock::now() - std::chrono::seconds(1));
+    const std::uint64_t number = alone.session->grant(region);
+    const std::string pull =
+        test::said({.kind = backend::Frame::Kind::pull, .request = 1, .region = number, .size = 4096});
+    ASSERT_TRUE(alone.says(pull));
+    EXPECT_EQ(alone.hears().payload, memory.text().substr(0, 4096));
+    ASSERT_TRUE(alone.says(pull));
+    EXPECT_TRUE(test::comes([&] { return region->pace->wake() == 1; }));
+    for (int i = 0; i < 100; ++i) alone.session->go_on_with_slots();
+    EXPECT_EQ(region->pace->wake(), 1);
+}
+
 }  // namespace
 }  // namespace sidestep::wire
