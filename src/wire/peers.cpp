@@ -106,8 +106,11 @@ std::shared_ptr<Peer> Peers::find(const std::string& node) const {
 Result<std::shared_ptr<Peer>> Peers::get(const NodeAddress& address) {
     SIDESTEP_TRY(const auto one, entry(address));
     if (auto peer = known(*one, address)) return peer;
+    const auto came = std::chrono::steady_clock::now();
     std::lock_guard connecting(one->connecting);
     if (auto peer = known(*one, address)) return peer;
+    // Each that waited would try for as long again, one after the other.
+    if (one->failed && one->failed_at >= came && one->tried == address) return *one->failed;
     const Peer::Tools* with = nullptr;
     {
         std::lock_guard lock(mutex_);
@@ -119,7 +122,14 @@ Result<std::shared_ptr<Peer>> Peers::get(const NodeAddress& address) {
         }
         with = *had;
     }
-    SIDESTEP_TRY(auto peer, Peer::connect(*with, address, in_time()));
+    auto made = Peer::connect(*with, address, in_time());
+    if (!made) {
+        one->failed = made.error();
+        one->failed_at = std::chrono::steady_clock::now();
+        one->tried = address;
+        return made;
+    }
+    auto peer = std::move(*made);
     std::shared_ptr<Peer> before;  // goes without the mutex
     {
         std::lock_guard lock(mutex_);

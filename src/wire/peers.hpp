@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,9 +56,12 @@ private:
     static constexpr std::size_t most_at_a_time = 16;  // that are connected again, or asked
     struct Entry {
         std::mutex connecting;
-        NodeAddress address;         // guarded by Peers::mutex_, as the peer
-        std::shared_ptr<Peer> peer;  // null: not yet
-        Peer::Time used{};           // last, as far as was seen
+        NodeAddress address;            // guarded by Peers::mutex_, as the peer
+        std::shared_ptr<Peer> peer;     // null: not yet
+        Peer::Time used{};              // last, as far as was seen
+        std::optional<Error> failed{};  // the last try; with `connecting` held, as the next
+        NodeAddress tried{};            // when it failed
+        Peer::Time failed_at{};
     };
     Result<std::shared_ptr<Entry>> entry(const NodeAddress& address);
     std::shared_ptr<Peer> known(Entry& entry, const NodeAddress& address) const;

@@ -3,11 +3,15 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <deque>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "backends/tcp/tcp_engine.hpp"
 #include "tests/network/loopback.hpp"
+#include "wire/peers.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -65,6 +69,38 @@ TEST(Ways, SayWhyNoneIsTaken) {
         ASSERT_FALSE(reached);
         EXPECT_EQ(reached.error().code, code) << reached.error().to_string();
     }
+}
+
+// Each would wait for it by itself else, one after the other.
+TEST(Ways, ThoseWhoWaitForANodeFailTogether) {
+    constexpr int count = 8, tries_of_one = 3;
+    const auto listener = TcpListener::bind(SocketAddress::resolve("127.0.0.1", 0).value().front()).value();
+    std::vector<std::unique_ptr<backend::NetworkEngine>> engines;
+    engines.push_back(std::make_unique<backends::tcp::Engine>(1));
+    Peers peers(
+        std::make_shared<const Engines>(std::move(engines)), "here",
+        []() -> Result<std::string> { return std::string(32, 'k'); }, 4);
+    std::atomic<int> begun{0}, connections{0};
+    std::atomic<bool> over{false};
+    std::thread hangs_up([&] {
+        for (std::vector<TcpSocket> held; !over; std::this_thread::sleep_for(1ms)) {
+            if (auto came = listener.accept(); came && *came) {
+                ++connections;
+                held.push_back(std::move(**came));
+            }
+            if (begun == count) held.clear();
+        }
+    });
+    std::vector<std::thread> waiting;
+    for (int i = 0; i < count; ++i)
+        waiting.emplace_back([&] {
+            ++begun;
+            EXPECT_FALSE(peers.get({"m", {at(listener)}}));
+        });
+    for (std::thread& one : waiting) one.join();
+    over = true;
+    hangs_up.join();
+    EXPECT_LT(connections, count * tries_of_one);
 }
 
 }  // namespace
