@@ -7,12 +7,16 @@
 
 namespace sidestep::wire {
 
-Result<std::string> Lent::lend(const driver::Tls& tls, Region region) {
+Result<std::string> Lent::lend(const driver::Tls& tls, Region region, Clock::time_point now) {
     SIDESTEP_TRY(std::string token, tls.random(token_bytes));
     std::lock_guard lock(mutex_);
-    if (all_.size() >= most) std::erase_if(all_, [](const auto& one) { return one.second.client.expired(); });
+    if (all_.size() >= most)
+        std::erase_if(all_, [now](const auto& one) {
+            return one.second.client.expired() || now - one.second.since > kept_for;
+        });
     if (all_.size() >= most)
         return Error{ErrorCode::out_of_memory, "too much was lent that nobody has fetched", "node", {}};
+    region.since = now;
     all_.emplace(token, std::move(region));
     return token;
 }

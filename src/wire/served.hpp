@@ -92,6 +92,7 @@ public:
     // What one client may have at a time.
     static constexpr std::size_t most_regions = 65536;
     static constexpr std::size_t most_allocations = 4096;
+    static constexpr std::ptrdiff_t most_trials = 16;  // their memory is in no account
 
     Served(std::shared_ptr<Node> node, std::uint64_t number, std::string key, std::string from)
         : node_(std::move(node)),

@@ -1,4 +1,4 @@
-// How both ends of a data socket show that they have the session's key.
+// How both ends of a data socket show that they have the session's key; and tokens that nobody fetches.
 #include "wire/data_hello.hpp"
 
 #include <functional>
@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 #include "tests/network/loopback.hpp"
+#include "wire/lent.hpp"
 
 namespace sidestep::wire {
 namespace {
@@ -238,6 +239,17 @@ TEST_F(DataHelloTest, WhoSaysNothingIsNotWaitedForLonger) {
         EXPECT_EQ(entered.error().code, ErrorCode::timed_out) << entered.error().to_string();
         EXPECT_GE(test::Clock::now(), until);
     }
+}
+
+TEST_F(DataHelloTest, LentTokensThatNobodyFetchesAreKeptForSomeTime) {
+    const std::shared_ptr<Served> client(std::make_shared<int>(), nullptr);
+    Lent lent;
+    const auto now = Lent::Clock::now();
+    for (std::size_t i = 0; i < Lent::most; ++i) ASSERT_TRUE(lent.lend(*tls, {client}, now));
+    EXPECT_FALSE(lent.lend(*tls, {client}, now + Lent::kept_for));
+    const auto later = lent.lend(*tls, {client}, now + Lent::kept_for + std::chrono::seconds(1));
+    ASSERT_TRUE(later) << later.error().to_string();
+    EXPECT_TRUE(lent.take(*later));
 }
 
 }  // namespace

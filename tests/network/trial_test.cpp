@@ -400,6 +400,19 @@ TEST_F(OneClient, HasSoManyAnswersKeptWhateverItAsks) {
     EXPECT_FALSE(ask(0)) << "nobody waits for one";
 }
 
+TEST_F(OneClient, HasFewTrialsAtATime) {
+    std::uint64_t number = 0;
+    const auto ask = [&](Word word, const std::string& body) {
+        const auto said = served->answer({word, ++number, body}, 0, test::Clock::now());
+        return parse_answer(parse_envelope(said.value())->body, "n");
+    };
+    const auto first = parse_attached(ask(Word::trial, {}).value()).value();
+    for (std::ptrdiff_t i = 1; i < Served::most_trials; ++i) EXPECT_TRUE(ask(Word::trial, {}));
+    EXPECT_EQ(ask(Word::trial, {}).error().code, ErrorCode::out_of_memory);
+    EXPECT_TRUE(ask(Word::detach, to_body(first.region)));
+    EXPECT_TRUE(ask(Word::trial, {}));
+}
+
 // In whatever order they are carried out, or not at all.
 TEST_F(OneClient, GoesOnByItsNewestGreeting) {
     backends::tcp::Engine sockets{1};
