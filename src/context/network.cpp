@@ -139,6 +139,9 @@ Result<Serving> Context::serve(const ServeOptions& options) const {
                  wire::key_path(options.key_file.empty() ? environment.key_file : options.key_file));
     SIDESTEP_TRY(server.key, wire::read_or_make_key(state->key_file));
     server.node = options.name.empty() ? context::machine_name() : options.name;
+    if (server.node.size() > wire::longest_name)
+        return Error{
+            ErrorCode::invalid_argument, "no client could read so long a name of a node", "serve", {}};
     state->allowed = server.allowed.lines();
     SIDESTEP_TRY(state->engines,
                  context::network_engines(environment, impl_->topology, impl_->network_checksums,

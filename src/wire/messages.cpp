@@ -19,7 +19,6 @@ using base::MessageWriter;
 namespace {
 
 constexpr std::size_t longest_words = 4000;  // 16 notes fit into a message
-constexpr std::size_t longest_name = 256;
 constexpr std::size_t most_notes = 16;
 constexpr std::uint32_t magic = 0x50455453;  // "STEP"
 
@@ -101,13 +100,12 @@ std::string to_message(const Envelope& envelope) {
 }
 
 Result<Envelope> parse_envelope(std::string_view message) {
-    constexpr std::size_t head = 9;
-    if (message.size() < head || message.size() > longest_message) return no_message("message");
-    MessageReader reader(message.substr(0, head));
+    if (message.size() < message_head || message.size() > longest_message) return no_message("message");
+    MessageReader reader(message.substr(0, message_head));
     const auto word = reader.number<std::uint8_t>();
     const auto number = reader.number<std::uint64_t>();
     if (word < 1 || word > static_cast<std::uint8_t>(last_word)) return no_message("message");
-    return Envelope{static_cast<Word>(word), number, std::string(message.substr(head))};
+    return Envelope{static_cast<Word>(word), number, std::string(message.substr(message_head))};
 }
 
 // What comes first tells versions apart, and stays the same in all of them.

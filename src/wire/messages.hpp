@@ -16,7 +16,9 @@ constexpr std::uint16_t protocol_version = 2;
 // What a machine of that version says, this one understands.
 constexpr std::uint16_t oldest_protocol = 2;
 constexpr std::size_t longest_message = std::size_t{64} << 10;
+constexpr std::size_t message_head = 9;  // of its word and number
 constexpr std::size_t longest_path = 4096;
+constexpr std::size_t longest_name = 256;
 constexpr std::size_t token_bytes = 32;
 
 enum class Word : std::uint8_t {

@@ -18,6 +18,10 @@ bool takes_something(Word word) {
 }  // namespace
 
 Result<std::string> Peer::ask(Word word, const std::string& body, Time until) {
+    // The node would end the connection for it, and each one over which it is asked again.
+    if (body.size() > longest_message - message_head)
+        return Error{
+            ErrorCode::invalid_argument, fmt::format("a path on {} is too long", name()), "network", {}};
     std::uint64_t number = 0;
     {
         std::lock_guard lock(mutex_);

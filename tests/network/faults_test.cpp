@@ -27,6 +27,18 @@ protected:
     std::string last;
 };
 
+TEST_F(Refusals, NameOfANodeThatNoGreetingHolds) {
+    ServeOptions options;
+    options.listen = "127.0.0.1:0";
+    options.key_file = path("key");
+    options.name = std::string(256, 'n');
+    EXPECT_TRUE(machine.serve(options));
+    options.name += 'n';
+    const auto served = machine.serve(options);
+    ASSERT_FALSE(served);
+    EXPECT_EQ(served.error().code, ErrorCode::invalid_argument) << served.error().to_string();
+}
+
 TEST_F(Refusals, PlacesThatAreNotAllowed) {
     test::put(path("secret"), text);
     test::put(path("in/open"), text);

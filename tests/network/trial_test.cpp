@@ -203,6 +203,17 @@ TEST_F(Trial, WhoHangsHoldsUpNoQuestion) {
     opens.join();
 }
 
+// It would end the connection, and the next one.
+TEST_F(Trial, PathThatNoMessageHoldsIsRefusedHere) {
+    const Two two(Lies::never, Lies::never, true);
+    const auto peer = two.peer().value();
+    const auto channel = peer->channel();
+    const std::string body = to_body(Buffer::file("/" + std::string(longest_message, 'x')));
+    EXPECT_EQ(peer->ask(Word::describe, body, test::patience()).error().code, ErrorCode::invalid_argument);
+    EXPECT_TRUE(peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience()));
+    EXPECT_EQ(peer->channel(), channel);
+}
+
 // Nobody knows of what an answer names that nobody has waited for.
 TEST_F(Trial, WhatIsAnsweredTooLateIsGivenBack) {
     const Two two(Lies::never, Lies::never, true);
