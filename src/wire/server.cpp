@@ -211,11 +211,14 @@ void Server::enter_client(std::uint64_t number) {
     const auto served = std::make_shared<Served>(node_, number, std::move(*key), newcomer->from);
     // Which one it will be follows from its greeting.
     served->session().use(engines_->find(engines_->names().front())->link(served->shared_session()));
+    const std::size_t here = clients();
     std::lock_guard lock(mutex_);
-    if (clients_.size() >= options_.most_clients && !drop_silent_client()) {
+    // One that was lost has a place still, and has to be let in before it can say who it is.
+    const bool full = here >= options_.most_clients || clients_.size() >= 2 * options_.most_clients;
+    if (full && !drop_silent_client()) {
         node_->counters->refused(Refusal::full);
         base::log(base::LogLevel::warn,
-                  fmt::format("{} was turned away: {} clients are here", newcomer->from, clients_.size()));
+                  fmt::format("{} was turned away: {} clients are here", newcomer->from, here));
         return;
     }
     const auto visit = std::make_shared<Visit>();

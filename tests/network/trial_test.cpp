@@ -214,6 +214,15 @@ TEST_F(Trial, PathThatNoMessageHoldsIsRefusedHere) {
     EXPECT_EQ(peer->channel(), channel);
 }
 
+TEST_F(Trial, WhoseConnectionIsLostComesAgainToANodeThatIsFull) {
+    const Two two(Lies::never, Lies::never, true, {}, 1);
+    const auto peer = two.peer().value();
+    const auto channel = peer->channel();
+    channel->close(test::some_error());
+    EXPECT_TRUE(test::comes([&] { return peer->channel() != channel; }));
+    EXPECT_TRUE(peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience()));
+}
+
 // Nobody knows of what an answer names that nobody has waited for.
 TEST_F(Trial, WhatIsAnsweredTooLateIsGivenBack) {
     const Two two(Lies::never, Lies::never, true);
