@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 // Questions of clients that are answered at the same time.
 constexpr std::size_t most_workers = 8;
+constexpr std::size_t most_at_files = 64;  // as many, that wait for a file system
 constexpr std::size_t most_questions = 65536;
 constexpr std::size_t most_neighbours = 1024;
 
@@ -53,6 +54,7 @@ Server::Server(const Machine& machine, std::shared_ptr<const Engines> engines, S
                      options_.rate > 0 ? std::make_shared<Pace>(options_.rate) : nullptr}),
       most_now_(newcomers_here()),
       workers_({most_workers, 1, most_questions, true}, "questions of clients"),
+      files_({most_at_files, 1, most_questions, true}, "questions of clients about files"),
       reaching_({most_workers, 0, most_questions, true}, "questions that other nodes answer"),
       joining_({most_workers, 0, most_questions, true}, "sockets of clients") {
     node_->neighbours = std::make_shared<Peers>(
@@ -108,6 +110,7 @@ Server::~Server() {
     joining_.wait();
     node_->move_those_due();  // nothing comes into other slots any more
     reaching_.end();
+    files_.end();
     workers_.end();
     for (auto& [number, client] : clients) client.served->end();
     node_->pieces->stop();

@@ -134,6 +134,7 @@ private:
 
     Probes probes_{Probes::Limits{}};
     base::Workers workers_;   // for what may block
+    base::Workers files_;     // for what a file system may take any time for
     base::Workers reaching_;  // for what waits for another node, which may wait for this one's answer
     base::Workers joining_;   // for sockets that an engine takes
     std::unique_ptr<driver::EventLoop> loop_;

@@ -11,6 +11,15 @@
 
 namespace sidestep::wire {
 
+namespace {
+
+// A file system may be asked for it.
+bool is_about_files(Word word) {
+    return word == Word::describe || word == Word::attach || word == Word::commit || word == Word::list;
+}
+
+}  // namespace
+
 std::optional<Server::Client> Server::find(const std::shared_ptr<Visit>& visit) const {
     std::lock_guard lock(mutex_);
     const auto found = clients_.find(visit->client);
@@ -40,7 +49,9 @@ void Server::heard(const std::shared_ptr<Visit>& visit, const std::string& messa
         }
         return client->channel->close(Error{ErrorCode::cancelled, "it has left", "node", {}});
     }
-    base::Workers& by = question->word == Word::reach ? reaching_ : workers_;
+    base::Workers& by = question->word == Word::reach    ? reaching_
+                        : is_about_files(question->word) ? files_
+                                                         : workers_;
     base::Workers::Task task;
     if (question->word == Word::hello)
         task = welcome(visit, *client, *question);

@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 #include "backends/host/host_backend.hpp"
 #include "backends/tcp/tcp_engine.hpp"
+#include "tests/network/hanging_files.hpp"
 #include "tests/network/link_rig.hpp"
 #include "wire/peers.hpp"
 #include "wire/server.hpp"
@@ -93,7 +94,7 @@ struct Two {
         registry.add(backends::host::create({}), topology);
         ServerOptions options;
         options.listen = {{"127.0.0.1", 0}};
-        options.allowed = Allowances::parse("host=1MiB").value();
+        options.allowed = Allowances::parse("host=1MiB,file:/etc").value();
         options.key = key;
         options.node = "the-node";
         options.most_clients = most_clients;
@@ -201,6 +202,20 @@ TEST_F(Trial, WhoHangsHoldsUpNoQuestion) {
     hangs = false;
     hangs.notify_all();
     opens.join();
+}
+
+TEST_F(Trial, FilesThatHangHoldUpNoOtherQuestion) {
+    hangs = true;
+    const int before = hanging;
+    Two two(Lies::never, Lies::never, true);
+    two.registry.add(std::make_unique<test::HangingFiles>(hangs, hanging), two.topology);
+    const auto peer = two.peer().value();
+    for (int i = 0; i < 16; ++i) peer->tell(Word::describe, to_body(Buffer::file("/etc/passwd")));
+    EXPECT_TRUE(test::comes([&] { return hanging >= before + 8; }));
+    const auto lent = peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience());
+    EXPECT_TRUE(lent) << lent.error().to_string();
+    hangs = false;
+    hangs.notify_all();
 }
 
 // It would end the connection, and the next one.
