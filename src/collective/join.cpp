@@ -142,7 +142,8 @@ private:
             own_->board->join(0, mine.place);
         }
         const int descriptor = own_->board ? own_->board->descriptor() : -1;
-        SIDESTEP_TRY(own_->contacts, rendezvous.meet(mine, descriptor, until_, request_.stop));
+        SIDESTEP_TRY(own_->contacts,
+                     rendezvous.meet(mine, descriptor, until_, request_.stop, request_.coming));
         figures_ = mine.rank == 0 ? mine.figures : own_->contacts[0]->hello.figures;
         shared_gpu_ = find_shared_gpu(mine);
         return {};

@@ -381,6 +381,8 @@ Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSo
         if (color >= 0 && theirs[0] == color) members.emplace_back(theirs[1], other);
     }
     if (color < 0) return std::optional<Seating>();
+    next_ = 0;
+    for (const auto& [its_key, other] : members) next_ |= 1u << other;
     std::sort(members.begin(), members.end());
     Seating seating = seating_;
     seating.id = derived_id(answers.number, static_cast<std::uint64_t>(color));
@@ -388,6 +390,17 @@ Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSo
     const auto own = std::find(members.begin(), members.end(), std::pair(key, rank()));
     seating.rank = static_cast<int>(own - members.begin());
     return std::optional(seating);
+}
+
+// None leaves this group before it has met all of the new one, unless it will not come.
+Result<void> Member::next_are_coming() const {
+    for (unsigned other = 0; other < static_cast<unsigned>(ranks()); ++other)
+        if ((next_ >> other & 1) != 0 && service_->absent(other))
+            return Error{ErrorCode::io_error,
+                         fmt::format("{} has died or left", own().name_of_rank(other)),
+                         own().name,
+                         {}};
+    return {};
 }
 
 Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until,
@@ -402,6 +415,7 @@ Result<Seating> Member::shrink(const std::vector<int>& excluded, driver::LocalSo
     }
     SIDESTEP_TRY(const auto answers,
                  service_->exchanges().call(Exchanges::Kind::shrink, {}, members, until, stop));
+    next_ = members;
     Seating seating = seating_;
     seating.id = derived_id(answers.number, 0);
     seating.rank = std::popcount(members & ((1u << rank()) - 1));

@@ -1,6 +1,7 @@
 // One rank of a group: joins, turns operations into tasks of its seat, leaves.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <stop_token>
 
@@ -18,6 +19,7 @@ struct JoinRequest {
     GroupOptions options;
     std::string figures = {};   // JSON of Figures; counts on rank 0 only; empty: the built-in ones
     std::stop_token stop = {};  // ends waiting for others
+    std::function<Result<void>()> coming = {};  // as Rendezvous::meet has it
 };
 
 // `timeout` from now; as good as never where it is 0.
@@ -48,6 +50,9 @@ public:
                                          const std::stop_token& stop);
     Result<Seating> shrink(const std::vector<int>& excluded, driver::LocalSocket::Time until,
                            const std::stop_token& stop);
+
+    // Whether all ranks of the group that split() or shrink() has last agreed on may still join it.
+    Result<void> next_are_coming() const;
 
     Result<void> status() const { return service_->status(); }
     Result<bool> idle() const;
@@ -109,6 +114,7 @@ private:
     Decided listed_;  // of calls with lists; the choice alone is kept
     std::uint64_t number_ = 0;
     std::uint64_t step_ = 0;
+    std::uint32_t next_ = 0;  // bit r: rank r belongs to that group
 };
 
 }  // namespace sidestep::collective

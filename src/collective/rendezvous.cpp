@@ -464,12 +464,13 @@ void Rendezvous::refuse(const Hello& mine, const Error& why, Time until, const s
     meeting.refuse(failure_of(meeting.me(), why.to_string()), until, stop);
 }
 
-Result<Contacts> Rendezvous::meet(const Hello& mine, int descriptor, Time until,
-                                  const std::stop_token& stop) {
+Result<Contacts> Rendezvous::meet(const Hello& mine, int descriptor, Time until, const std::stop_token& stop,
+                                  const std::function<Result<void>()>& coming) {
     Meeting meeting(*this, mine, descriptor);
     auto state = Result<void>();
     while (state && !meeting.missing().empty()) {
         if (stop.stop_requested()) state = told_to_stop(meeting.me(), meeting.who_is_missing());
+        if (state && coming) state = coming();
         if (state) state = meeting.connect();
         if (state) state = meeting.wait_and_read(until);
         if (state && !meeting.missing().empty() && Clock::now() >= until) state = meeting.late();

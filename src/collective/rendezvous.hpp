@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -64,9 +65,9 @@ public:
     // One contact for each rank, and nothing for this rank itself. `descriptor` (-1: none) is sent with
     // every hello. Returns when all ranks are there. Otherwise, and also after a stop request, reports
     // the failure here and to every rank that has come. For errors that only this rank could find, use
-    // refuse().
+    // refuse(). `coming` (null: nothing is known) says whether those who are missing still may come.
     Result<Contacts> meet(const Hello& mine, int descriptor, driver::LocalSocket::Time until,
-                          const std::stop_token& stop);
+                          const std::stop_token& stop, const std::function<Result<void>()>& coming);
 
     // This rank cannot take part: waits two seconds at most until every other rank has heard why.
     void refuse(const Hello& mine, const Error& why, driver::LocalSocket::Time until,

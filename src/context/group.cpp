@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -35,6 +36,10 @@ struct Group::Impl {
     Result<void> call(Result<Operation> operation, CUstream_st* stream);
     Result<void> pair(bool sends, int peer, void* data, std::size_t count, Dtype dtype, CUstream_st* stream);
     Result<void> gather(Operation operation, CUstream_st* stream);
+    // Of a group that is made of this one.
+    std::function<Result<void>()> coming() const {
+        return [this] { return member->next_are_coming(); };
+    }
 
     int depth = 0;  // of begin_calls()
     // Between begin_calls() and end_calls(): collectives, and all sends and receives as one operation.
@@ -116,11 +121,13 @@ Result<std::string> stored_figures(const std::string& path) {
 }
 
 Result<Group> join(const std::shared_ptr<ContextAccess::Impl>& context, const Seating& seating,
-                   const GroupOptions& options, const std::stop_token& stop) {
+                   const GroupOptions& options, const std::stop_token& stop,
+                   std::function<Result<void>()> coming = {}) {
     SIDESTEP_CHECK(context::check(options));
     SIDESTEP_TRY(const base::Environment environment, base::Environment::read());
     collective::JoinRequest request{
-        context->registry, context->topology.emulated(), context->peer_folder, seating, {}, {}, stop};
+        context->registry, context->topology.emulated(), context->peer_folder, seating, {}, {}, stop,
+        std::move(coming)};
     request.options = settled(options, environment);
     if (seating.rank == 0) {
         SIDESTEP_TRY(request.figures, stored_figures(environment.tuning));
@@ -339,7 +346,7 @@ Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions
     const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const auto seating, impl_->member->split(color, key, until, stop));
     if (!seating) return std::optional<Group>();
-    SIDESTEP_TRY(Group group, sidestep::join(impl_->context, *seating, options, stop));
+    SIDESTEP_TRY(Group group, sidestep::join(impl_->context, *seating, options, stop, impl_->coming()));
     return std::optional<Group>(std::move(group));
 }
 
@@ -348,7 +355,7 @@ Result<Group> Group::shrink(const std::vector<int>& excluded, const GroupOptions
     SIDESTEP_CHECK(context::check(options));
     const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const Seating seating, impl_->member->shrink(excluded, until, stop));
-    return sidestep::join(impl_->context, seating, options, stop);
+    return sidestep::join(impl_->context, seating, options, stop, impl_->coming());
 }
 
 Result<void> Group::status() const {

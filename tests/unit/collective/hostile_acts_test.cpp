@@ -125,19 +125,21 @@ TEST_F(HostileActs, Exchanges) {
     const auto split = static_cast<std::uint64_t>(Exchanges::Kind::split);
     std::vector<Case> cases;
     // The others are in a split, which waits for this rank.
-    const auto during_split = [&](const std::string& name, const std::function<void(FakeRank&)>& act) {
-        cases.emplace_back([name, act, liar = static_cast<unsigned>(cases.size() % ranks)](Bench& bench) {
-            const auto in_split = [&](FakeRank& fake) {
-                auto told = std::async(std::launch::async, [&] { return bench.tell("split 0 0"); });
-                let_them_look();
-                act(fake);
-                let_them_look();
-                fake.hang_up();
-                for (const std::string& said : told.get())
-                    EXPECT_NE(said.find("rank"), std::string::npos) << said;
-            };
-            bench.expect_act_is_survived(liar, {name, in_split});
-        });
+    const auto during_split = [&](const std::string& name, const std::function<void(FakeRank&)>& act,
+                                  const std::string& says = "rank") {
+        cases.emplace_back(
+            [name, act, says, liar = static_cast<unsigned>(cases.size() % ranks)](Bench& bench) {
+                const auto in_split = [&](FakeRank& fake) {
+                    auto told = std::async(std::launch::async, [&] { return bench.tell("split 0 0"); });
+                    let_them_look();
+                    act(fake);
+                    let_them_look();
+                    fake.hang_up();
+                    for (const std::string& said : told.get())
+                        EXPECT_NE(said.find(says), std::string::npos) << said;
+                };
+                bench.expect_act_is_survived(liar, {name, in_split});
+            });
     };
     for (const std::size_t length : {0, 1, 7, 9, 16'000})
         during_split(fmt::format("{} bytes", length), [=](FakeRank& fake) {
@@ -158,6 +160,15 @@ TEST_F(HostileActs, Exchanges) {
             fake.say_to_all(
                 {.word = i % 2 == 0 ? Word::exchange : Word::withdraw, .number = exchange_number(i, all, i)});
     });
+    during_split(
+        "what a split needs, and then it never joins the new group",
+        [=](FakeRank& fake) {
+            fake.say_to_all({.word = Word::exchange,
+                             .slot = 1,
+                             .number = exchange_number(split, all, 1),
+                             .blob = std::string(2 * sizeof(int), '\0')});
+        },
+        "has died or left");
     run(cases);
 }
 
