@@ -142,10 +142,12 @@ TEST_F(Failover, AWayThatIsSilentIsLeftForAnother) {
     ASSERT_TRUE(memory) << memory.error().to_string();
     for (int turn = 0; turn < 2; ++turn) {
         Proxy& down = turn == 0 ? first : second;
+        const auto passed = [&] { return first.bytes_passed() + second.bytes_passed(); };
+        const std::size_t at_first = passed();
         auto copy = here->copy(source, memory->buffer());
         while (!copy.poll() && copy.bytes_done() < size / 8) std::this_thread::yield();
-        const Bytes before = copy.bytes_done();
         down.stall(true);
+        const std::size_t before = passed() - at_first;
         const auto done = copy.wait();
         ASSERT_TRUE(done) << done.error().to_string();
         if (before < size / 2) {

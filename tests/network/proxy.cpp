@@ -104,6 +104,7 @@ void Proxy::pass(int from, int to, int number, std::string* record) {
         const ssize_t came = ::recv(from, bytes.data(), bytes.size(), 0);
         while (stalled_ && !ending_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         if (came <= 0) break;
+        if (number != 0) bytes_passed_ += static_cast<std::size_t>(came);
         const std::size_t damaged = damaged_byte_;
         if (number != 0 && number == damaged_ && damaged >= passed &&
             damaged < passed + static_cast<std::size_t>(came))

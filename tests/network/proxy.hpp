@@ -41,6 +41,8 @@ public:
     void refuse();
     // Connections so far.
     int connections() const { return connections_; }
+    // Bytes of clients that were passed on so far. Whoever sent them hears of it later.
+    std::size_t bytes_passed() const { return bytes_passed_; }
 
 private:
     struct Pair {
@@ -61,6 +63,7 @@ private:
     std::atomic<bool> stalled_{false};
     std::atomic<bool> ending_{false};
     std::atomic<int> connections_{0};
+    std::atomic<std::size_t> bytes_passed_{0};
     std::atomic<int> damaged_{0};
     std::atomic<std::size_t> damaged_byte_{0};
     std::atomic<int> seen_{0};
