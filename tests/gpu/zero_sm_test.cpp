@@ -112,7 +112,7 @@ TEST_F(CopyGroups, AllGatherInGraphs) {
 // A free waits for streams that wait, and on H200 (driver 580.159.04) nobody else comes into the driver
 // meanwhile: the other rank's call neither, and the deadline ends it. Where others do come in, all goes well.
 TEST_F(CopyGroups, WhoFreesMemoryMeanwhileWaitsForTheDeadlineAtMost) {
-    open(2'000);
+    ASSERT_NO_FATAL_FAILURE(open(2'000));
     fill(1);
     for (unsigned rank = 0; rank < 2; ++rank) ASSERT_TRUE(all_gather(rank));
     for (Group& group : groups_) ASSERT_TRUE(group.wait());
@@ -173,7 +173,7 @@ TEST_F(CopyGroups, LargeBlocksBeforeAndAfterTheyAreMapped) {
 }
 
 TEST_F(CopyGroups, ARankThatNeverComesIsNamed) {
-    open(300);
+    ASSERT_NO_FATAL_FAILURE(open(3'000));
     ASSERT_TRUE(all_gather(0));
     const Error error = failure_of(0);
     EXPECT_EQ(error.code, ErrorCode::timed_out) << error.to_string();
@@ -201,7 +201,7 @@ TEST_F(CopyGroups, RanksThatCallAnotherCountAreTold) {
 TEST_F(CopyGroups, CopiesThatNoQueueTakesEndAtTheDeadline) {
     ::setenv("FAKE_CUDA_ONE_QUEUE", "1", 1);
     testing::internal::CaptureStderr();
-    open(300);
+    ASSERT_NO_FATAL_FAILURE(open(3'000));
     for (unsigned call = 0; call < 20; ++call)
         for (unsigned rank = 0; rank < 2; ++rank) static_cast<void>(all_gather(rank));
     for (unsigned rank = 0; rank < 2; ++rank) {
