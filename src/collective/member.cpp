@@ -392,7 +392,7 @@ Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSo
     return std::optional(seating);
 }
 
-// None leaves this group before it has met all of the new one, unless it will not come.
+// A rank leaves this group only after all have met in the new one. So one that has left before will not come.
 Result<void> Member::next_are_coming() const {
     for (unsigned other = 0; other < static_cast<unsigned>(ranks()); ++other)
         if ((next_ >> other & 1) != 0 && service_->absent(other))

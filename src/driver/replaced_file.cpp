@@ -99,7 +99,7 @@ Result<ReplacedFile> ReplacedFile::begin(const std::string& path, bool unnamed, 
 }
 
 Result<void> ReplacedFile::open_unnamed_or_named(bool unnamed) {
-    // By way of these it would get its name (link_as()), and a chroot may lack them.
+    // A nameless file gets its name through /proc (link_as()), which a chroot may lack.
     unnamed = unnamed && ::access("/proc/self/fd", F_OK) == 0;
     // The mode goes through the process's umask, as for any new file.
     if (unnamed) fd_ = Fd(::openat(folder_->get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0666));

@@ -107,7 +107,7 @@ void Movement::ended() {
             last_move_ = Clock::now();
             (Lookout::looks_here() ? moved_in_look_ : driven_beside_).store(true, std::memory_order_relaxed);
         }
-        // A driver that was rung for it may have found this thread here.
+        // The driver that was woken for it may have found the mutex taken by this thread.
         const bool left = state_ != State::moving || cancelled() || is_abandoned_ || needs_driver();
         wants_step_.store(left, std::memory_order_relaxed);
         lock.unlock();

@@ -41,8 +41,8 @@ public:
 
     // Who opens files from now on, each with its own registration; every byte is to be moved (again).
     void begin(std::vector<backend::Backend*> backends);
-    // Opens the first of these, those whose turn comes next, if it is not open, and others ahead of their turn. Not now where
-    // as many are open as may be, or while one takes long to open.
+    // `next`: the files whose turn comes next. Opens the first if it is not open, and others ahead of their turn. False
+    // where as many are open as may be, or while one takes long to open.
     Result<bool> open(const std::vector<std::size_t>& next);
     // Of an open file.
     backend::Registration* registration(std::size_t file, const backend::Backend* backend) const;

@@ -19,7 +19,7 @@ class Lent {
 public:
     using Clock = std::chrono::steady_clock;
     static constexpr std::size_t most = 65536;
-    // Whoever is to fetch it has been asked for longer than any question is waited for: nobody comes any more.
+    // Longer than anybody waits for an answer: whoever was to fetch it has given up.
     static constexpr std::chrono::seconds kept_for{60};
 
     struct Region {

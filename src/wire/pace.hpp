@@ -25,8 +25,8 @@ public:
     explicit Pace(Bytes per_second, Clock::time_point now = Clock::now())
         : per_second_(static_cast<double>(per_second)), buckets_{Bucket{now}, Bucket{now}} {}
 
-    // Takes the bytes. False where they have to wait: `again` is called by wake() then, without a lock of this, once however
-    // often `who` was told so.
+    // Takes the bytes. False where they have to wait: wake() then calls `again`, without a lock of this, and once even if `who`
+    // asked several times.
     bool take(Direction direction, Bytes bytes, const void* who, std::function<void()> again,
               Clock::time_point now = Clock::now()) {
         std::lock_guard lock(mutex_);

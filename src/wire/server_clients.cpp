@@ -13,7 +13,7 @@ namespace sidestep::wire {
 
 namespace {
 
-// A file system may be asked for it.
+// The answer may have to wait for a file system.
 bool is_about_files(Word word) {
     return word == Word::describe || word == Word::attach || word == Word::commit || word == Word::list;
 }
