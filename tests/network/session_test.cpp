@@ -286,6 +286,7 @@ TEST(Session, NoFlightIsForgottenBesideTheEnd) {
 
 // Each that is asked for while the bound holds would be one more to be called each time, for as long as something waits.
 TEST(Session, WaitsForItsPaceOnceHoweverOftenItIsAsked) {
+    SIDESTEP_NEEDS_BARE_SOCKETS();
     Guarded memory(8192);
     test::Alone alone;
     const auto region = test::region_of(memory);

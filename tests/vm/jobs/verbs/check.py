@@ -17,7 +17,8 @@ PORT = 18515
 BARE = ("Link.FramesMayComeInAnyPortions Link.FramesThatMayWaitGoTogether Link.WhoSaidLaterIsAskedAgainWhenResumed "
         "Link.NoResumeIsLost Link.WhoWaitsForOneOfFewPlacesGetsIt Link.WhatWasThereBeforeTheSocketIsTakenIn "
         "Link.SentIsToldWhenTheBytesAreGone LinkEnd.GarbageEndsTheLink LinkEnd.WhoHangsUpLeavesNothingBehind "
-        "LinkEnd.EngineEndsWhatIsLeft LinkEnd.ItsOwnerMayGoAtAnyTime").split()
+        "LinkEnd.EngineEndsWhatIsLeft LinkEnd.ItsOwnerMayGoAtAnyTime "
+        "Session.WaitsForItsPaceOnceHoweverOftenItIsAsked").split()
 # Those of one engine and of an emulated processor's patience are left out.
 LINKS = "Link.*:LinkEnd.*:Session.*:SessionParts.GoWhereTheyBelong:SessionParts.FailAsOne:-LinkEnd.WhoNeverReadsIsGivenUp:Session.WithdrawnMemoryIsNotTouched"
 
