@@ -247,6 +247,12 @@ SIDESTEP_API void sidestep_copy_cancel(sidestep_transfer* transfer);
 /* Bytes arrived so far, and in all (0 until known). Either pointer may be NULL. */
 SIDESTEP_API void sidestep_copy_progress(const sidestep_transfer* transfer, uint64_t* done, uint64_t* total);
 
+/* Calls release(owner) once the transfer has been freed and no device may touch the buffers any more. Where a device hangs, the
+ * copy is reported, and freed, before that. May be called several times, each for an owner of its own. The call may
+ * come from any thread, before sidestep_copy_free returns or later. */
+SIDESTEP_API sidestep_status sidestep_copy_keep(sidestep_transfer* transfer, void* owner,
+                                                void (*release)(void* owner));
+
 /* A descriptor that becomes readable when the copy has ended, for epoll and its like; sidestep_copy_poll then
  * has the result. Do not read from it or close it: it is closed by sidestep_copy_free. From then on the
  * library's own thread drives the copy. */

@@ -240,7 +240,7 @@ class Checkpoint:
         with _naming(name), self._reading(info, info.shape):
             memory = self._context._handle.allocate(self._place, info.nbytes)
             if info.nbytes:
-                self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)])
+                self._copy([(self._piece(info, 0, info.nbytes), memory.buffer)], memory)
         return self._given(memory, info, info.shape)
 
     def get_tensors(self) -> Dict[str, Any]:
@@ -251,12 +251,12 @@ class Checkpoint:
     def _piece(self, info: _core.TensorInfo, first: int, nbytes: int) -> _core.Buffer:
         return _core.Buffer.file_part(self._files[info.file], info.offset + first, nbytes)
 
-    def _copy(self, items: List[Tuple[_core.Buffer, _core.Buffer]]) -> None:
+    def _copy(self, items: List[Tuple[_core.Buffer, _core.Buffer]], *owners: _core.Tensor) -> None:
         core, options = self._context._handle, _core.CopyOptions()
         if len(items) == 1:
-            core.copy(*items[0], options, None)
+            core.copy(*items[0], options, None, owners)
         else:
-            core.copy_batch(items, options, None)
+            core.copy_batch(items, options, None, owners)
 
     @contextlib.contextmanager
     def _reading(self, info: _core.TensorInfo, shape: Sequence[int]) -> Iterator[None]:
@@ -286,12 +286,12 @@ class Checkpoint:
             memory = core.allocate(self._place, runs.count * length)
             if apart and runs.count:
                 self._copy([(self._piece(info, begin, length), memory.part(i * length, length).buffer)
-                            for i, begin in enumerate(runs.begins())])
+                            for i, begin in enumerate(runs.begins())], memory)
             elif runs.count:
                 around = core.allocate("host", runs.span())
-                self._copy([(self._piece(info, runs.first, runs.span()), around.buffer)])
+                self._copy([(self._piece(info, runs.first, runs.span()), around.buffer)], around)
                 together = memory if self._place == "host" else core.allocate("host", runs.count * length)
                 runs.gather(around, together)
                 if together is not memory:
-                    self._copy([(together.buffer, memory.buffer)])
+                    self._copy([(together.buffer, memory.buffer)], together, memory)
         return self._given(memory, info, shape)

@@ -241,10 +241,7 @@ class Context:
                               shard_bytes=shard_bytes, manifest=manifest, sync_file=sync_file,
                               sync_replaced=sync_replaced, verify=verify, page_cache=page_cache, max_staging=max_staging,
                               chunk=chunk, deadline=deadline, stall_limit=stall_limit)
-        try:
-            return self._handle.save(rows, path_of(path, "save"), options, called)
-        finally:
-            del kept
+        return self._handle.save(rows, path_of(path, "save"), options, called, kept)
 
     def copy(self, src: Any, dst: Any, *, require: str = "any", prefer: str = "automatic", lanes: Union[int, str] = "all",
              verify: bool = False, sync_file: bool = False, page_cache: Optional[str] = None,
@@ -256,7 +253,7 @@ class Context:
         options = set_options(_core.CopyOptions(), require=require, prefer=prefer, lanes=lanes_of(lanes), verify=verify,
                               sync_file=sync_file, page_cache=page_cache, max_staging=max_staging, chunk=chunk,
                               deadline=deadline, stall_limit=stall_limit)
-        return self._handle.copy(source.buffer, target.buffer, options, called)
+        return self._handle.copy(source.buffer, target.buffer, options, called, (source.kept, target.kept))
 
     def route(self, src: str, dst: str, nbytes: Union[int, str], *, require: str = "any", prefer: str = "automatic",
               lanes: Union[int, str] = "all") -> _core.Route:

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include <pybind11/stl.h>
 
 #include <sidestep/context.hpp>
@@ -58,10 +60,38 @@ private:
     std::unique_ptr<Pending> pending_;
 };
 
-template <typename Pending>
-auto finish_and_drop(Pending pending, const py::object& progress) {
-    Held<Pending> held(std::move(pending));
+// An object of Python's, which goes on whichever thread is last: where Python does not know that thread, when its main thread
+// runs next. In a child of fork(), and once Python has ended, it stays.
+std::shared_ptr<const void> keep_object(py::object kept) {
+    return {kept.release().ptr(), [process = getpid()](PyObject* last) {
+                if (getpid() != process || Py_IsInitialized() == 0) return;
+                const auto let_go = [](void* object) {
+                    Py_DECREF(static_cast<PyObject*>(object));
+                    return 0;
+                };
+                if (PyGILState_GetThisThreadState() == nullptr) {
+                    Py_AddPendingCall(let_go, last);
+                    return;
+                }
+                const py::gil_scoped_acquire python;
+                let_go(last);
+            }};
+}
+
+Loaded finish_and_drop(Loading loading, const py::object& progress) {
+    Held<Loading> held(std::move(loading));
     return finish(*held, progress);
+}
+
+// The owners of its buffers stay as long as a device may touch these, also where that is longer than the copy takes to fail.
+Receipt finish_and_drop(Transfer transfer, const py::object& progress, const py::object& owners) {
+    Held<Transfer> held(std::move(transfer));
+    try {
+        return finish(*held, progress);
+    } catch (...) {
+        (*held).keep(keep_object(owners));
+        throw;
+    }
 }
 
 class PyContext {
@@ -124,19 +154,19 @@ public:
                            {static_cast<std::int64_t>(bytes)}, device_of(at));
     }
 
-    Receipt copy(const Buffer& from, const Buffer& to, const CopyOptions& options,
-                 const py::object& progress) const {
+    Receipt copy(const Buffer& from, const Buffer& to, const CopyOptions& options, const py::object& progress,
+                 const py::object& owners) const {
         Transfer transfer = without_gil([&] { return context().copy(from, to, options); });
-        return finish_and_drop(std::move(transfer), progress);
+        return finish_and_drop(std::move(transfer), progress, owners);
     }
 
     Receipt copy_batch(const std::vector<std::pair<Buffer, Buffer>>& items, const CopyOptions& options,
-                       const py::object& progress) const {
+                       const py::object& progress, const py::object& owners) const {
         std::vector<BatchItem> batch;
         batch.reserve(items.size());
         for (const auto& [from, to] : items) batch.push_back({from, to});
         Transfer transfer = without_gil([&] { return context().copy_batch(batch, options); });
-        return finish_and_drop(std::move(transfer), progress);
+        return finish_and_drop(std::move(transfer), progress, owners);
     }
 
     // {place: {name: Tensor}}, the receipt, and the closing table.
@@ -159,7 +189,8 @@ public:
 
     Receipt save(
         const std::vector<std::tuple<std::string, std::string, std::vector<std::uint64_t>, Buffer>>& tensors,
-        const std::string& path, const SaveOptions& options, const py::object& progress) const {
+        const std::string& path, const SaveOptions& options, const py::object& progress,
+        const py::object& owners) const {
         std::vector<TensorToSave> list;
         list.reserve(tensors.size());
         for (const auto& [name, type_name, shape, data] : tensors) {
@@ -172,7 +203,7 @@ public:
             list.push_back({name, *type, shape, data});
         }
         Transfer transfer = without_gil([&] { return context().save(list, path, options); });
-        return finish_and_drop(std::move(transfer), progress);
+        return finish_and_drop(std::move(transfer), progress, owners);
     }
 
     // A buffer over a pointer of CUDA's, of which only CUDA knows what it is.

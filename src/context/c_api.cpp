@@ -365,6 +365,15 @@ void sidestep_copy_progress(const sidestep_transfer* transfer, uint64_t* done, u
     if (total != nullptr) *total = transfer != nullptr ? transfer->transfer.bytes_total() : 0;
 }
 
+sidestep_status sidestep_copy_keep(sidestep_transfer* transfer, void* owner, void (*release)(void*)) {
+    return guarded([&]() -> Result<void> {
+        if (transfer == nullptr) return null_argument("transfer");
+        if (release == nullptr) return null_argument("release");
+        transfer->transfer.keep({owner, release});
+        return {};
+    });
+}
+
 sidestep_status sidestep_copy_event_fd(sidestep_transfer* transfer, int* descriptor) {
     return guarded([&]() -> Result<void> {
         if (transfer == nullptr) return null_argument("transfer");

@@ -135,6 +135,9 @@ public:
         if (finished() && *result_) (*result_)->notes.push_back(std::move(text));
     }
 
+    // What the caller gave goes with the activity. By whoever has its handle.
+    void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
+
     // It has a place on a caller's stream, which may come to it after any time. Constant after the start.
     bool on_stream() const { return on_stream_; }
 
@@ -168,28 +171,23 @@ protected:
 private:
     std::atomic<bool> cancel_{false};
     std::atomic<bool> finished_{false};
+    std::vector<std::shared_ptr<const void>> owners_;
     Completion completion_;
 };
 
 // One that was over before it could be in flight.
 class EndedActivity final : public Activity {
 public:
-    explicit EndedActivity(Receipt receipt) {
-        done_.store(receipt.bytes, std::memory_order_relaxed);
-        total_.store(receipt.bytes, std::memory_order_relaxed);
-        end(std::move(receipt));
-    }
-    explicit EndedActivity(Error error) { end(std::move(error)); }
-    bool step(bool) override { return false; }
-    bool try_step(bool) override { return false; }
-
-private:
-    template <typename Outcome>
-    void end(Outcome outcome) {
+    explicit EndedActivity(Result<Receipt>&& outcome) {
+        const Bytes moved = outcome ? outcome->bytes : 0;
+        done_.store(moved, std::memory_order_relaxed);
+        total_.store(moved, std::memory_order_relaxed);
         result_.emplace(std::move(outcome));
         drained_.store(true, std::memory_order_relaxed);
         finish();
     }
+    bool step(bool) override { return false; }
+    bool try_step(bool) override { return false; }
 };
 
 }  // namespace sidestep::transfer

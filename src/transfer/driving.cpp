@@ -144,9 +144,6 @@ void DrivingThread::drive() {
     Rest rest;
     std::unique_lock lock(mutex_);
     while (!stop_) {
-        std::erase_if(activities_, [](const auto& activity) {
-            return activity->finished() && activity->drained() && !activity->completion().has_calls();
-        });
         if (std::ranges::all_of(activities_, driven_by_waiter)) {
             nap(lock);
             rest = Rest();
@@ -156,7 +153,7 @@ void DrivingThread::drive() {
         const Lookout::Mark mark = lookout->mark();
         auto activities = activities_;
         lock.unlock();
-        Round round = step_all(std::move(activities), *lookout);
+        Round round = step_all(std::move(activities));
         if (*gone) return;
         round.mark = mark;
         rest.after(round, *lookout);
@@ -164,10 +161,10 @@ void DrivingThread::drive() {
     }
 }
 
-// The calls come last, when nothing of this object or of an activity is held: they may end both.
-Round DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities, Lookout& lookout) {
+// The ends of activities, with what these keep, and the calls come last, when no lock is held: they may end this object.
+Round DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities) {
     Round round;
-    round.left = lookout.look();
+    round.left = lookout_->look();
     std::vector<std::function<void()>> calls;
     for (auto& activity : activities) {
         if (activity->waiters.load() == 0) {
@@ -177,6 +174,12 @@ Round DrivingThread::step_all(std::vector<std::shared_ptr<Activity>> activities,
         if (!activity->finished()) continue;
         auto taken = activity->completion().take_calls();
         std::ranges::move(taken, std::back_inserter(calls));
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(activities_, [](const auto& activity) {
+            return activity->finished() && activity->drained() && !activity->completion().has_calls();
+        });
     }
     activities.clear();
     for (auto& call : calls) std::exchange(call, nullptr)();

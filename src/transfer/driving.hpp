@@ -64,7 +64,7 @@ private:
     void start();
     void drive();
     void nap(std::unique_lock<std::mutex>& lock);
-    static Round step_all(std::vector<std::shared_ptr<Activity>> activities, Lookout& lookout);
+    Round step_all(std::vector<std::shared_ptr<Activity>> activities);
 
     const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // seen by the thread alone
     const std::shared_ptr<Lookout> lookout_;

@@ -195,11 +195,6 @@ void Engine::let_go(Activity& job) {
     }
 }
 
-// A job that reported while pieces hang, or that holds a stream, goes on to be driven.
-void Engine::settle(const std::shared_ptr<Activity>& job) {
-    if (!job->drained()) drive_in_background(job);
-}
-
 void Engine::drive_in_background(const std::shared_ptr<Activity>& job) {
     driver_of(*job).add(job);
     driver_of(*job).wake();

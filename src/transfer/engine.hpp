@@ -69,7 +69,10 @@ public:
 
 private:
     std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
-    void settle(const std::shared_ptr<Activity>& job);
+    // One that reported while pieces hang, or that holds a stream, goes on to be driven.
+    void settle(const std::shared_ptr<Activity>& job) {
+        if (!job->drained()) drive_in_background(job);
+    }
     Round go_on(Activity& job);
     DrivingThread& driver_of(const Activity& job) { return job.starts_copies() ? starting_thread_ : thread_; }
 

@@ -25,8 +25,8 @@ namespace sidestep::transfer {
 
 enum class Direction { to_gpu, from_gpu };
 
-// Copies between host memory and each GPU that are at work: lanes that only pass through a GPU make way for them. Safe to use from several threads; outlives every
-// Use.
+// Copies between host memory and each GPU that are at work: lanes that only pass through a GPU make way for them. Safe to use
+// from several threads; outlives every Use.
 class HostLinkTraffic {
 public:
     explicit HostLinkTraffic(int gpus) : counters_(static_cast<std::size_t>(gpus) * 2) {}
@@ -194,8 +194,7 @@ protected:
     bool asks_files_or_others_ = false;  // file systems, other processes: may take any time to answer
     bool writes_files_ = false;
 
-    std::mutex
-        mutex_;  // guards everything below that is not atomic; while calling(), the call has what it works on
+    std::mutex mutex_;  // guards all below that is not atomic; while calling(), the call has what it works on
     State state_ = State::moving;
     const Names names_;
     StreamPlace place_;  // on a caller's stream
@@ -225,9 +224,8 @@ private:
     bool hurried_ = false;  // what is in flight is not waited for any more than the grace
     bool handed_over_ = false;
     Clock::time_point drain_since_;
-    std::optional<double>
-        sealing_;  // when making the targets final began, in seconds since the start; 0 without files
-    Clock::time_point ended_at_;  // with a place on a stream
+    std::optional<double> sealing_;  // when the targets began to be made final, in seconds; 0 without files
+    Clock::time_point ended_at_;     // with a place on a stream
     Clock::time_point next_wake_;
     std::atomic<bool> news_{false};  // a piece has ended that nobody has looked at yet
     std::atomic<bool> is_abandoned_{false};

@@ -76,6 +76,10 @@ TransferAwaiter Transfer::resume_on(Executor executor) && {
     return TransferAwaiter(std::move(*this), std::move(executor));
 }
 
+void Transfer::keep(std::shared_ptr<const void> owner) {
+    activity_->keep(std::move(owner));
+}
+
 Bytes Transfer::bytes_done() const {
     return activity_->bytes_done();
 }

@@ -96,6 +96,10 @@ static void test_round_trip(sidestep_context* context) {
     free(bytes);
 }
 
+static void let_go(void* owner) {
+    *(int*)owner = 0;
+}
+
 static void test_start_poll_wait(sidestep_context* context) {
     unsigned char* from = make_bytes();
     unsigned char* to = calloc(1, size);
@@ -118,7 +122,13 @@ static void test_start_poll_wait(sidestep_context* context) {
     CHECK(memcmp(from, to, size) == 0);
     sidestep_copy_cancel(transfer); /* too late, and harmless */
     CHECK(sidestep_copy_wait(transfer, NULL) == SIDESTEP_OK);
+    int kept = 1;
+    CHECK(sidestep_copy_keep(transfer, &kept, let_go) == SIDESTEP_OK);
+    CHECK(sidestep_copy_keep(transfer, &kept, NULL) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(sidestep_copy_keep(NULL, &kept, let_go) == SIDESTEP_INVALID_ARGUMENT);
+    CHECK(kept == 1);
     sidestep_copy_free(transfer);
+    CHECK(kept == 0);
     free(from);
     free(to);
 }

@@ -1,4 +1,4 @@
-"""Ctrl-C while the package waits."""
+"""Ctrl-C while the package waits, and what never answers."""
 
 import signal
 import subprocess
@@ -85,6 +85,52 @@ except KeyboardInterrupt:
         time.sleep(0.2)  # as above
         child.send_signal(signal.SIGINT)
         self.assertEqual(child.communicate(timeout=60)[0], "interrupted\n")
+
+    def test_what_a_hung_read_writes_to_stays(self):
+        (self.folder / "hang.c").write_text("""
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+ssize_t pread(int file, void* to, size_t size, off_t at) {
+    struct stat read, hung;
+    if (fstat(file, &read) == 0 && stat(getenv("HANGS"), &hung) == 0 && read.st_ino == hung.st_ino)
+        while (access(getenv("GOES_ON"), F_OK) != 0) usleep(1000);
+    const struct iovec one = {to, size};
+    return preadv(file, &one, 1, at);
+}
+ssize_t pread64(int, void*, size_t, off_t) __attribute__((alias("pread")));
+""")
+        built = subprocess.run(["cc", "-shared", "-fPIC", "-o", "hang.so", "hang.c"], cwd=self.folder, capture_output=True, text=True,
+                               check=False)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        source, goes_on = self.folder / "source", self.folder / "goes on"
+        source.write_bytes(b"x" * (1 << 20))
+        program = f"""
+import time, weakref, numpy, sidestep
+context = sidestep.Context("dgx-h100")
+def copy(source):
+    array = numpy.zeros(1 << 20, "u1")
+    try:
+        context.copy(source, array, deadline=0.2, page_cache="use")
+    except sidestep.Error as error:
+        print(error)
+    return weakref.ref(array)
+array = copy({str(source)!r})
+print("in flight:", array() is not None and not array().any())
+open({str(goes_on)!r}, "w").close()
+until = time.monotonic() + 60
+while array() is not None and time.monotonic() < until:
+    time.sleep(0.001)
+print("gone:", array() is None)
+print("nothing there:", copy({str(self.folder / "none")!r})() is None)
+"""
+        done = subprocess.run([sys.executable, "-B", "-c", program], stdout=subprocess.PIPE, text=True, timeout=120, check=False,
+                              env=environment(LD_PRELOAD=str(self.folder / "hang.so"), HANGS=str(source), GOES_ON=str(goes_on),
+                                              SIDESTEP_FILE_IO="threads"))
+        lines = done.stdout.splitlines()
+        self.assertIn("still in flight", lines[0])
+        self.assertEqual([*lines[1:3], lines[-1]], ["in flight: True", "gone: True", "nothing there: True"])
 
     def test_other_threads_are_not_interrupted(self):
         results = []
