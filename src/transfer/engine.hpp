@@ -11,8 +11,6 @@
 
 namespace sidestep::transfer {
 
-struct BatchCopy;  // transfer/batch_plan.hpp
-
 // Safe to use from several threads. Destroyed after the last Transfer handle; waits for what is in
 // flight then, for at most a second, and keeps the memory of what still hangs; for a file that is being opened it
 // waits as long as that takes.

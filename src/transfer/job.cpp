@@ -457,6 +457,8 @@ private:
         if (std::ranges::none_of(failures, &std::string::empty))
             return has_one_hop() && may_detour(ends_) ? void(lost_ = std::move(error))
                                                       : fail(std::move(error));
+        for (const auto& left : lanes_)
+            if (left) left->make_no_way();
         note(fmt::format("lane {} failed and the others took over: {}", lane + 1, error.to_string()));
     }
 

@@ -82,7 +82,7 @@ void LaneRunner::stop() {
 bool LaneRunner::may_take(const Cursor& cursor) const {
     if (stopped_ || cursor.empty()) return false;
     if (setup_.yields_to != nullptr && setup_.yields_to->load(std::memory_order_relaxed) > 0) return false;
-    return !has_stop_after(0) || !stops_[0].free.empty();
+    return stops_.empty() || !stops_[0].free.empty();
 }
 
 // Takes one chunk as far as it goes without waiting.
@@ -131,7 +131,7 @@ Result<bool> LaneRunner::begin(Flight& flight) {
     }
     piece.to = setup_.to;
     piece.to_offset = flight.span.offset;
-    if (has_stop_after(flight.hop)) {
+    if (flight.hop < stops_.size()) {
         SlotRing& stop = stops_[flight.hop];
         if (stop.free.empty()) return false;
         flight.target_slot = stop.take();

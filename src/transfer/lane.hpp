@@ -118,6 +118,8 @@ public:
     // back to the cursor.
     void stop();
 
+    // It took over what another lane cannot bring.
+    void make_no_way() { setup_.yields_to = nullptr; }
     bool idle() const { return flights_.empty(); }
     // Bytes of the chunk that has been in flight for longest: it ends next. 0 when idle.
     Bytes oldest() const { return flights_.empty() ? 0 : flights_.front().span.size; }
@@ -142,7 +144,6 @@ private:
     Result<void> land(Flight& flight);
     void drop(Flight& flight, Cursor& cursor);
     Bytes place_in(std::size_t slot, Bytes offset) const;
-    bool has_stop_after(std::size_t hop) const { return hop < stops_.size(); }
 
     LaneSetup setup_;
     std::vector<SlotRing> stops_;  // between hop i and hop i + 1, a slot for each chunk

@@ -333,8 +333,4 @@ bool Movement::holds_stream() {
     return false;
 }
 
-double Movement::seconds_since_start() const {
-    return std::chrono::duration<double>(Clock::now() - started_).count();
-}
-
 }  // namespace sidestep::transfer

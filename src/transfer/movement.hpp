@@ -169,7 +169,9 @@ protected:
     base::BlockingCalls* aside() const;
     bool calling() const { return call_.running(); }
     bool given_up() const { return given_up_.load(std::memory_order_relaxed); }
-    double seconds_since_start() const;
+    double seconds_since_start() const {
+        return std::chrono::duration<double>(Clock::now() - started_).count();
+    }
     // So many bytes, as one piece, should take what the route says.
     void expect(const Route& route, Bytes bytes) {
         if (!route.emulated && route.expected_gb_per_s > 0)

@@ -235,6 +235,33 @@ TEST(Lanes, MakeWayForCopiesOfTheGpuTheyPassThrough) {
     EXPECT_GT(receipt->lane_bytes[lane_through(*receipt, 1)], 0U) << "the link is free again";
 }
 
+// It may wait for ever: such copies may follow one another.
+TEST(Lanes, MakeNoWayWhereTheyTookOver) {
+    std::atomic<bool> held = true;
+    Rig rig({.hang = [&held](std::size_t piece) { return piece < 3 && held; },
+             .fail_piece =
+                 [](const backend::Piece& piece) {
+                     const bool own = piece.from->buffer().place().is_host() && touches(piece, 0);
+                     return own ? std::optional(broken()) : std::nullopt;
+                 }});
+    CopyOptions options;
+    options.lanes = 1;
+    std::vector<Allocation> others;
+    std::vector<std::shared_ptr<transfer::Activity>> busy;
+    for (const int gpu : {1, 2, 3}) {
+        others.push_back(*rig.fake->allocate(Place::gpu(gpu), 1_MiB, MemoryKind::device));
+        busy.push_back(rig.engine->submit(rig.source.buffer().slice(0, 1_MiB), others.back().buffer(),
+                                          options, nullptr));
+    }
+    options.lanes = 0;
+    options.stall_limit = 5s;
+    const auto receipt = rig.copy(options);
+    EXPECT_TRUE(receipt) << receipt.error().to_string();
+    EXPECT_TRUE(rig.equal());
+    held = false;
+    for (const auto& job : busy) rig.engine->wait(job, 0ns);
+}
+
 TEST(Lanes, BytesAreVerified) {
     Rig rig({.looks = 1, .corrupt = [](std::size_t piece) { return piece == 100; }});
     CopyOptions options;
