@@ -377,47 +377,36 @@ std::optional<Error> Session::end() const {
     return end_;
 }
 
-Result<void> Session::came(std::uint64_t request, bool answer, Bytes at, Bytes bytes) {
-    Request over;
-    {
-        std::lock_guard lock(mutex_);
-        const auto found = requests_.find(request);
-        if (found == requests_.end()) return not_asked_for();
-        Request& one = found->second;
-        // What was asked for is there when it has come, not when somebody says so.
-        if (one.pull != answer || one.waiting) return not_asked_for();
-        if (answer)
-            one.landing -= std::min(bytes, one.landing);  // out of a slot when the link was lost: of none
-        const Bytes size = one.parts->size();
-        const bool within = at <= size && bytes <= size - at;
-        if (!within || bytes > one.left - one.landing || !one.done.add({at, at + bytes}))
-            return not_asked_for();
-        one.left -= bytes;
-        if (!one.over()) return {};
-        over = take(found);
-    }
-    over.end();
-    if (over.asks()) ask_waiting();
+Result<void> Session::came(Lock lock, Found found, bool answer, Bytes at, Bytes bytes) {
+    // What was asked for is there when it has come, not when somebody says so.
+    if (found == requests_.end() || found->second.pull != answer || found->second.waiting)
+        return not_asked_for();
+    Request& one = found->second;
+    if (answer) one.landing -= std::min(bytes, one.landing);  // out of a slot when the link was lost: of none
+    const Bytes size = one.parts->size();
+    const bool within = at <= size && bytes <= size - at;
+    if (!within || bytes > one.left - one.landing || !one.done.add({at, at + bytes})) return not_asked_for();
+    one.left -= bytes;
+    end_if_over(std::move(lock), found);
     return {};
 }
 
-Result<void> Session::failed(std::uint64_t request, Bytes bytes, Error error) {
-    Request over;
-    {
-        std::lock_guard lock(mutex_);
-        const auto found = requests_.find(request);
-        if (found == requests_.end() || found->second.waiting ||
-            bytes > found->second.left - found->second.landing)
-            return not_asked_for();
-        Request& one = found->second;
-        one.left -= bytes;
-        if (!one.error) one.error = std::move(error);
-        if (!one.over()) return {};
-        over = take(found);
-    }
+Result<void> Session::failed(Lock lock, Found found, Bytes bytes, const Error& error) {
+    if (found == requests_.end() || found->second.waiting ||
+        bytes > found->second.left - found->second.landing)
+        return not_asked_for();
+    found->second.left -= bytes;
+    if (!found->second.error) found->second.error = error;
+    end_if_over(std::move(lock), found);
+    return {};
+}
+
+void Session::end_if_over(Lock lock, Found found) {
+    if (!found->second.over()) return;
+    const Request over = take(found);
+    lock.unlock();
     over.end();
     if (over.asks()) ask_waiting();
-    return {};
 }
 
 // Whoever says early that all has come gets nothing but what was pushed: its memory is in use until it has been sent.

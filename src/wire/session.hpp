@@ -256,10 +256,14 @@ private:
     Error not_asked_for() const;
     // With the mutex held: takes one that is over off the list.
     Request take(std::map<std::uint64_t, Request>::iterator found);
-    // Those bytes of a request are where they belong. An error where they cannot be its own.
-    Result<void> came(std::uint64_t request, bool answer, Bytes at, Bytes bytes);
+    using Found = std::map<std::uint64_t, Request>::iterator;
+    using Lock = std::unique_lock<std::mutex>;
+    // Those bytes of a request are where they belong. An error where they cannot be its own. Lets go of the lock, as the
+    // next two.
+    Result<void> came(Lock lock, Found found, bool answer, Bytes at, Bytes bytes);
     // So many have failed.
-    Result<void> failed(std::uint64_t request, Bytes bytes, Error error);
+    Result<void> failed(Lock lock, Found found, Bytes bytes, const Error& error);
+    void end_if_over(Lock lock, Found found);
     // That many bytes of a push have been sent. Answers the request where it is over with that.
     std::optional<Request> let_go(std::uint64_t request, Bytes bytes, unsigned epoch);
     std::optional<Request> started(std::uint64_t request);

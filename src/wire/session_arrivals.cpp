@@ -170,9 +170,12 @@ Result<void> Session::act_on(const Frame& frame, Landing landing) {
             received_.fetch_add(frame.size, std::memory_order_relaxed);
             if (frame.region != 0) return pushed(frame, landing);
             if (landing.keeps) return answered(frame, landing);
-            return came(frame.request, true, frame.offset, frame.size);
-        case Frame::Kind::confirm:
-            return came(frame.request, false, frame.offset, frame.size);
+            [[fallthrough]];
+        case Frame::Kind::confirm: {
+            Lock lock(mutex_);
+            return came(std::move(lock), requests_.find(frame.request), frame.kind != Frame::Kind::confirm,
+                        frame.offset, frame.size);
+        }
         case Frame::Kind::pull:
         case Frame::Kind::pass:
         case Frame::Kind::gather:
@@ -214,16 +217,15 @@ Result<void> Session::answered(const Frame& frame, const Landing& landing) {
     return {};
 }
 
-// Over a link that has ended since it counts for nothing: it is asked for again.
+// Over a link that has ended since it counts for nothing: it is asked for again. Under one lock, since what fails after the
+// link was lost would be neither asked for again nor ended with it.
 Result<void> Session::landed(const Frame& frame, unsigned epoch, const Result<void>& there) {
-    {
-        std::lock_guard lock(mutex_);
-        const auto found = requests_.find(frame.request);
-        if (end_ || waits_for_link_ || epoch != line_.epoch || found == requests_.end()) return {};
-        if (!there) found->second.landing -= frame.size;
-    }
-    if (there) return came(frame.request, true, frame.offset, frame.size);
-    return failed(frame.request, frame.size, there.error());
+    Lock lock(mutex_);
+    const auto found = requests_.find(frame.request);
+    if (end_ || waits_for_link_ || epoch != line_.epoch || found == requests_.end()) return {};
+    if (there) return came(std::move(lock), found, true, frame.offset, frame.size);
+    found->second.landing -= frame.size;
+    return failed(std::move(lock), found, frame.size, there.error());
 }
 
 Result<void> Session::pushed(const Frame& frame, const Landing& landing) {
@@ -325,7 +327,8 @@ Result<void> Session::fault(const Frame& frame, const Landing& landing) {
     const int code = words.front();
     const bool known = code >= static_cast<int>(ErrorCode::invalid_argument) &&
                        code <= static_cast<int>(ErrorCode::internal);
-    return failed(frame.request, frame.offset,
+    Lock lock(mutex_);
+    return failed(std::move(lock), requests_.find(frame.request), frame.offset,
                   Error{known ? static_cast<ErrorCode>(code) : ErrorCode::io_error,
                         fmt::format("{} says: {}", peer_, words.substr(1)),
                         "session",

@@ -57,19 +57,13 @@ bool Session::settle(std::chrono::steady_clock::time_point until) const {
 }
 
 void Session::moving(int more, std::uint64_t own) {
-    Request over;
-    {
-        std::lock_guard lock(mutex_);
-        moving_ += more;
-        if (moving_ == 0 && waits_for_link_) settled_.notify_all();
-        const auto found = requests_.find(own);
-        if (found == requests_.end()) return;
-        found->second.moving += more;
-        if (!found->second.over()) return;
-        over = take(found);
-    }
-    over.end();
-    if (over.asks()) ask_waiting();
+    Lock lock(mutex_);
+    moving_ += more;
+    if (moving_ == 0 && waits_for_link_) settled_.notify_all();
+    const auto found = requests_.find(own);
+    if (found == requests_.end()) return;
+    found->second.moving += more;
+    end_if_over(std::move(lock), found);
 }
 
 Result<void> Session::renew(std::shared_ptr<backend::Link> link) {
