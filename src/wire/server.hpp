@@ -105,8 +105,9 @@ private:
     backend::NetworkEngine* engine_for(const Hello& theirs) const;
     base::Workers::Task welcome(const std::shared_ptr<Visit>& visit, const Client& client,
                                 const Envelope& question);
-    base::Workers::Task welcome_again(const std::shared_ptr<Visit>& visit, const Hello& theirs,
-                                      const Envelope& question, backend::NetworkEngine& engine);
+    base::Workers::Task welcome_again(const std::shared_ptr<Visit>& visit, const Client& fresh,
+                                      const Hello& theirs, const Envelope& question,
+                                      backend::NetworkEngine& engine);
     void gone(const std::shared_ptr<Visit>& visit, const Error& why);
     void forget(Client client, const Error& why);
     void look_after_clients();

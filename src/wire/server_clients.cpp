@@ -75,7 +75,7 @@ base::Workers::Task Server::welcome(const std::shared_ptr<Visit>& visit, const C
     const auto theirs = parse_hello(question.body);
     auto* const engine = theirs ? engine_for(*theirs) : nullptr;
     if (theirs && theirs->session != 0 && engine != nullptr)
-        return welcome_again(visit, *theirs, question, *engine);
+        return welcome_again(visit, client, *theirs, question, *engine);
     // Without a common one the client sees by the names that there is none.
     if (engine != nullptr)
         client.served->use_engine(*engine, theirs->checked, theirs->encrypted || engines_->encrypted());
@@ -86,17 +86,16 @@ base::Workers::Task Server::welcome(const std::shared_ptr<Visit>& visit, const C
 }
 
 // The visit is from now on that of the client who was here before, if the session that the greeting names is its own.
-base::Workers::Task Server::welcome_again(const std::shared_ptr<Visit>& visit, const Hello& theirs,
-                                          const Envelope& question, backend::NetworkEngine& engine) {
+base::Workers::Task Server::welcome_again(const std::shared_ptr<Visit>& visit, const Client& fresh,
+                                          const Hello& theirs, const Envelope& question,
+                                          backend::NetworkEngine& engine) {
     std::shared_ptr<Channel> before;
-    Client fresh;
     std::shared_ptr<Served> served;
     {
         std::lock_guard lock(mutex_);
         const auto known = clients_.find(theirs.session);
-        const auto own = clients_.find(visit->client);
-        fresh = own->second;
-        if (known != clients_.end() && known != own &&
+        const auto own = clients_.find(visit->client);  // none: the server ends
+        if (known != clients_.end() && own != clients_.end() && known != own &&
             driver::Tls::equal(known->second.served->key(), theirs.key)) {
             clients_.erase(own);
             served = known->second.served;
