@@ -150,7 +150,7 @@ Result<Serving> Context::serve(const ServeOptions& options) const {
     server.rate = options.rate;
     environment.network_encryption = state->engines->encrypted();
     server.teller = context::teller(impl_->topology, state->engines->names(), environment);
-    const wire::Machine machine{impl_->topology, impl_->registry, *impl_->engine, *impl_->shared};
+    const wire::Machine machine{impl_->topology, impl_->registry, *impl_->engine, *impl_->shared, impl_};
     SIDESTEP_TRY(state->server, wire::Server::start(machine, state->engines, std::move(server)));
     for (const wire::HostPort& at : state->server->addresses()) state->addresses.push_back(at.to_string());
     if (page) {

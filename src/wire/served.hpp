@@ -29,12 +29,13 @@ namespace sidestep::wire {
 class Peer;
 class Peers;
 
-// What this machine serves with. All of it outlives the server.
+// What this machine serves with, and who has it: kept as long as the server, and calls that hang at its end.
 struct Machine {
     const Topology& topology;
     const backend::Registry& registry;
     transfer::Engine& engine;
     transfer::SharedMemory& shared;
+    std::shared_ptr<const void> owner;
 };
 
 // Memory that clients of a node hold, by the entry that allows it.

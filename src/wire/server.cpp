@@ -109,6 +109,7 @@ Server::~Server() {
     }
     joining_.wait();
     node_->move_those_due();  // nothing comes into other slots any more
+    // Calls that hang have what they use: the node, and with it the machine.
     reaching_.end();
     files_.end();
     workers_.end();
