@@ -109,6 +109,8 @@ private:
                                       const Hello& theirs, const Envelope& question,
                                       backend::NetworkEngine& engine);
     void gone(const std::shared_ptr<Visit>& visit, const Error& why);
+    // With the mutex held: off the list, but for what it has moved.
+    Client take_off(std::map<std::uint64_t, Client>::iterator one);
     void forget(Client client, const Error& why);
     void look_after_clients();
     std::optional<Client> find(const std::shared_ptr<Visit>& visit) const;

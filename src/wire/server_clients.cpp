@@ -97,7 +97,7 @@ base::Workers::Task Server::welcome_again(const std::shared_ptr<Visit>& visit, c
         const auto own = clients_.find(visit->client);  // none: the server ends
         if (known != clients_.end() && own != clients_.end() && known != own &&
             driver::Tls::equal(known->second.served->key(), theirs.key)) {
-            clients_.erase(own);
+            take_off(own);
             served = known->second.served;
             before = std::exchange(known->second.channel, fresh.channel);
             known->second.visit = visit;
@@ -127,8 +127,7 @@ void Server::gone(const std::shared_ptr<Visit>& visit, const Error& why) {
         stays = established && !client.leaves && !ending_ && !client.served->session().end();
         client.channel.reset();
         client.lost = std::chrono::steady_clock::now();
-        left = client;
-        if (!stays) clients_.erase(found);
+        left = stays ? client : take_off(found);
     }
     probes_.drop(visit->client);
     if (!established)
@@ -141,15 +140,17 @@ void Server::gone(const std::shared_ptr<Visit>& visit, const Error& why) {
     left.served->session().link()->close(why);
 }
 
+// At once, so that sums do not fall meanwhile.
+Server::Client Server::take_off(std::map<std::uint64_t, Client>::iterator one) {
+    received_before_ += one->second.served->session().received();
+    sent_before_ += one->second.served->session().sent();
+    return std::move(clients_.extract(one).mapped());
+}
+
 // It is on the list no more.
 void Server::forget(Client client, const Error& why) {
     base::log(base::LogLevel::info, fmt::format("{} is gone: {}", client.served->from(), why.message));
     client.served->session().give_up(why);
-    {
-        std::lock_guard lock(mutex_);
-        received_before_ += client.served->session().received();
-        sent_before_ += client.served->session().sent();
-    }
     // To let go of files and memory may take long.
     if (!workers_.add([served = client.served] { served->end(); })) client.served->end();
 }
@@ -166,8 +167,7 @@ void Server::look_after_clients() {
             Client& client = one->second;
             const Session& session = client.served->session();
             if (!client.channel && now - client.lost > kept_for) {
-                left.push_back(std::move(client));
-                clients_.erase(one);
+                left.push_back(take_off(one));
             } else if (auto end = client.channel ? session.end() : std::nullopt) {
                 dead.emplace_back(client.channel, std::move(*end));
             } else if (client.channel && session.waits_for_link() && !client.served->comes_again()) {

@@ -1,8 +1,11 @@
 // The page over HTTP that has what a node has counted.
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "tests/network/loopback.hpp"
 #include "tests/network/nodes.hpp"
 
 namespace sidestep {
@@ -57,6 +60,31 @@ TEST_F(MetricsPageTest, HasWhatTheNodeHasDone) {
     const std::string body = after.substr(after.find("\r\n\r\n") + 4);
     EXPECT_NE(after.find("Content-Length: " + std::to_string(body.size()) + "\r\n"), std::string::npos);
     EXPECT_NE(serving->metrics().find("sidestep_clients 1\n"), std::string::npos);
+}
+
+TEST_F(MetricsPageTest, SumsDoNotFallWhenClientsLeave) {
+    constexpr int clients = 50;
+    std::atomic<bool> over{false};
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 3; ++i)
+        readers.emplace_back([&] {
+            for (Bytes last = 0; !over;) {
+                const Bytes now = serving->counts().received;
+                EXPECT_GE(now, last);
+                last = now;
+            }
+        });
+    here.reset();
+    std::string text = test::text_of(4096);
+    for (int i = 0; i < clients; ++i) {
+        const auto one = client();
+        const auto memory = one->allocate(Place::host().on("n"), text.size());
+        EXPECT_TRUE(memory && one->copy(Buffer::host(text.data(), text.size()), memory->buffer()).wait());
+    }
+    EXPECT_TRUE(wire::test::comes([&] { return serving->counts().clients == 0; }));
+    over = true;
+    for (std::thread& one : readers) one.join();
+    EXPECT_EQ(serving->counts().received, clients * text.size());
 }
 
 TEST_F(MetricsPageTest, NothingElseIsAnswered) {
