@@ -127,7 +127,7 @@ Result<ClockDifference> compare_clocks(wire::Peer& peer) {
 }
 
 std::string why_not_reached(const wire::HostPort& at) {
-    const auto found = driver::SocketAddress::resolve(at.host, at.port);
+    const auto found = driver::SocketAddress::resolve(at.host, at.port, patience_of_address);
     if (!found) return found.error().message;
     std::string refusal;
     for (const driver::SocketAddress& one : *found) {

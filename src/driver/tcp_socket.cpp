@@ -155,10 +155,25 @@ Error not_listening(int number, const std::string& where) {
 
 }  // namespace
 
-Result<std::vector<SocketAddress>> SocketAddress::resolve(const std::string& host, std::uint16_t port) {
+Result<std::vector<SocketAddress>> SocketAddress::resolve(const std::string& host, std::uint16_t port,
+                                                          std::chrono::milliseconds limit) {
     // The resolver would see what stands before the zero.
     if (host.find('\0') != std::string::npos) return not_resolved(EAI_NONAME, 0, "a name with a zero in it");
+    // A number needs no thread.
+    if (limit.count() > 0)
+        if (auto number = look_up(host, port, AI_NUMERICHOST)) return number;
+    auto found = base::make_within<std::vector<SocketAddress>>(
+        limit, host, [host, port] { return look_up(host, port, 0); }, "the resolver has not answered");
+    if (found || found.error().code != ErrorCode::timed_out) return found;
+    Error error = found.error();
+    error.hint = "see whether it does (getent hosts NAME), or give the number";
+    return error;
+}
+
+Result<std::vector<SocketAddress>> SocketAddress::look_up(const std::string& host, std::uint16_t port,
+                                                          int flags) {
     addrinfo wanted{};
+    wanted.ai_flags = flags;
     wanted.ai_family = AF_UNSPEC;
     wanted.ai_socktype = SOCK_STREAM;
     addrinfo* list = nullptr;

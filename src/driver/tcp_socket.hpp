@@ -18,8 +18,10 @@ namespace sidestep::driver {
 class SocketAddress {
 public:
     // What the machine's resolver answers for a name or a number ("10.0.0.2", "::1", "node7"); at least one.
-    // ErrorCode::not_found where it knows none. May block as long as the resolver does.
-    static Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port);
+    // ErrorCode::not_found where it knows none, timed_out where it has not answered in that time. Zero: may block as long
+    // as the resolver does.
+    static Result<std::vector<SocketAddress>> resolve(const std::string& host, std::uint16_t port,
+                                                      std::chrono::milliseconds limit = {});
 
     std::uint16_t port() const;
     // 127.0.0.0/8, ::1.
@@ -31,6 +33,7 @@ private:
     friend class TcpConnects;
     friend class TcpSocket;
     friend class TcpListener;
+    static Result<std::vector<SocketAddress>> look_up(const std::string& host, std::uint16_t port, int flags);
     std::vector<unsigned char> bytes_;  // a sockaddr
 };
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/deadlines.hpp"
 #include "base/try.hpp"
 
 namespace sidestep::wire {
@@ -26,12 +27,13 @@ std::vector<std::size_t> Ways::order(std::size_t first) const {
     return order;
 }
 
-Result<std::vector<driver::SocketAddress>> Ways::addresses(std::size_t way) const {
+Result<std::vector<driver::SocketAddress>> Ways::addresses(std::size_t way,
+                                                           std::chrono::milliseconds limit) const {
     {
         std::lock_guard lock(mutex_);
         if (ways_[way].to) return std::vector{*ways_[way].to};
     }
-    return driver::SocketAddress::resolve(address_.at[way].host, address_.at[way].port);
+    return driver::SocketAddress::resolve(address_.at[way].host, address_.at[way].port, limit);
 }
 
 // The first of them that comes about by then; `why` tells of those that do not.
@@ -55,8 +57,11 @@ Result<Ways::Reached> Ways::connect(std::size_t first, Time until) {
     driver::TcpConnects all;
     std::optional<Error> why;
     std::size_t begun = 0;
+    auto left = static_cast<int>(ways_.size());
     for (const std::size_t way : order(first)) {
-        const auto found = addresses(way);
+        // A name that is not resolved leaves their part of the time to the others.
+        const auto found =
+            addresses(way, std::chrono::milliseconds(base::milliseconds_left(until) / left-- + 1));
         if (!found) {
             avoid(way);
             if (!why || why->code == ErrorCode::not_found) why = found.error();

@@ -44,7 +44,8 @@ private:
         Time avoided{};
     };
     std::vector<std::size_t> order(std::size_t first) const;
-    Result<std::vector<driver::SocketAddress>> addresses(std::size_t way) const;
+    Result<std::vector<driver::SocketAddress>> addresses(std::size_t way,
+                                                         std::chrono::milliseconds limit) const;
     std::optional<Reached> take(driver::TcpConnects& all, Time until, bool give_up,
                                 std::optional<Error>& why);
 

@@ -1,6 +1,8 @@
 // Which of a node's addresses a connection takes.
 #include "wire/ways.hpp"
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -12,6 +14,24 @@
 #include "backends/tcp/tcp_engine.hpp"
 #include "tests/network/loopback.hpp"
 #include "wire/peers.hpp"
+
+// The resolver does not answer for "hangs.test" while the one is set; the other counts the calls that wait for it.
+static std::atomic<bool> resolver_hangs{false};
+static std::atomic<int> resolver_hanging{0};
+
+// Instead of the C library's.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** list) {
+    static const auto call = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+    const std::string_view host = name != nullptr ? name : "";
+    if (host != "hangs.test" || (hints->ai_flags & AI_NUMERICHOST) != 0)
+        return call(name, service, hints, list);
+    ++resolver_hanging;
+    const auto longest = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (resolver_hangs && std::chrono::steady_clock::now() < longest)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --resolver_hanging;
+    return EAI_AGAIN;
+}
 
 namespace sidestep::wire {
 namespace {
@@ -69,6 +89,23 @@ TEST(Ways, SayWhyNoneIsTaken) {
         ASSERT_FALSE(reached);
         EXPECT_EQ(reached.error().code, code) << reached.error().to_string();
     }
+}
+
+// Each way has its part of the time, and who connects is not held up by a call that does not come back.
+TEST(Ways, ANameThatIsNotResolvedHoldsNobody) {
+    const auto listener = TcpListener::bind(SocketAddress::resolve("127.0.0.1", 0).value().front()).value();
+    const HostPort unresolved{"hangs.test", 1};
+    resolver_hangs = true;
+    Ways both({"n", {unresolved, at(listener)}});
+    const auto alone = Ways({"n", {unresolved}}).connect(0, test::Clock::now() + 50ms);
+    const auto reached = both.connect(0, test::Clock::now() + 6s);
+    EXPECT_EQ(resolver_hanging, 2) << "the resolver was waited for";
+    resolver_hangs = false;
+    EXPECT_TRUE(test::comes([] { return resolver_hanging == 0; }));
+    ASSERT_FALSE(alone);
+    EXPECT_EQ(alone.error().code, ErrorCode::timed_out) << alone.error().to_string();
+    ASSERT_TRUE(reached) << reached.error().to_string();
+    EXPECT_EQ(reached->way, 1);
 }
 
 // Each would wait for it by itself else, one after the other.
