@@ -145,7 +145,7 @@ Error not_listening(int number, const std::string& where) {
         error.code = ErrorCode::invalid_argument;
         error.hint = "something listens there already: choose another port";
     } else if (number == EADDRNOTAVAIL) {
-        error.code = ErrorCode::invalid_argument;
+        error.code = ErrorCode::unsupported;
         error.hint = "it is no address of this machine";
     } else if (number == EACCES) {
         error.hint = "ports below 1024 are for privileged users";

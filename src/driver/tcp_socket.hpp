@@ -121,7 +121,8 @@ private:
 
 class TcpListener {
 public:
-    // Port 0: any that is free. ErrorCode::permission_denied, invalid_argument (in use, not this machine's address).
+    // Port 0: any that is free. ErrorCode::permission_denied, invalid_argument (in use), unsupported (not this machine's
+    // address, or of a kind that it does not have).
     static Result<TcpListener> bind(const SocketAddress& at);
 
     int number() const { return fd_.get(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -228,14 +229,23 @@ Result<HostPort> parse_host_port(std::string_view text, std::uint16_t port) {
 Result<void> listen_at(const HostPort& at, std::vector<driver::TcpListener>& listeners,
                        std::vector<HostPort>& addresses) {
     SIDESTEP_TRY(const auto found, driver::SocketAddress::resolve(at.host, at.port));
+    const std::size_t before = listeners.size();
+    std::optional<Error> lacked;
     for (const driver::SocketAddress& one : found) {
-        SIDESTEP_TRY(auto listener, driver::TcpListener::bind(one));
-        SIDESTEP_TRY(const driver::SocketAddress bound, listener.local());
+        auto listener = driver::TcpListener::bind(one);
+        if (!listener) {
+            if (listener.error().code != ErrorCode::unsupported) return listener.error();
+            lacked = listener.error();
+            continue;
+        }
+        SIDESTEP_TRY(const driver::SocketAddress bound, listener->local());
         SIDESTEP_TRY(HostPort there, parse_host_port(bound.to_string()));
         addresses.push_back(std::move(there));
-        listeners.push_back(std::move(listener));
+        listeners.push_back(std::move(*listener));
     }
-    return {};
+    if (!lacked || listeners.size() > before) return {};
+    lacked->code = ErrorCode::invalid_argument;  // whoever named it has to name another
+    return *lacked;
 }
 
 Result<NodeAddress> parse_node(std::string_view text) {

@@ -29,7 +29,8 @@ struct HostPort {
 // Asks no resolver.
 Result<HostPort> parse_host_port(std::string_view text, std::uint16_t port = default_port);
 
-// Listens at every address that the resolver has for it; `addresses` gets each as it is bound, in numbers.
+// Listens at every address that the resolver has for it, but for those that this machine lacks, such as ::1 where IPv6 is
+// off; `addresses` gets each as it is bound, in numbers.
 Result<void> listen_at(const HostPort& at, std::vector<driver::TcpListener>& listeners,
                        std::vector<HostPort>& addresses);
 

@@ -19,10 +19,14 @@
 static std::atomic<bool> resolver_hangs{false};
 static std::atomic<int> resolver_hanging{0};
 
-// Instead of the C library's.
+// Instead of the C library's. An address of "two-kinds.test" is none of this machine: 2001:db8::/32 is for documents.
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** list) {
     static const auto call = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
     const std::string_view host = name != nullptr ? name : "";
+    if (host == "two-kinds.test" && (hints->ai_flags & AI_NUMERICHOST) == 0) {
+        const int code = call("2001:db8::1", service, hints, list);
+        return code != 0 ? code : call("127.0.0.1", service, hints, &(*list)->ai_next);
+    }
     if (host != "hangs.test" || (hints->ai_flags & AI_NUMERICHOST) != 0)
         return call(name, service, hints, list);
     ++resolver_hanging;
@@ -106,6 +110,19 @@ TEST(Ways, ANameThatIsNotResolvedHoldsNobody) {
     EXPECT_EQ(alone.error().code, ErrorCode::timed_out) << alone.error().to_string();
     ASSERT_TRUE(reached) << reached.error().to_string();
     EXPECT_EQ(reached->way, 1);
+}
+
+// As localhost where IPv6 is off.
+TEST(Ways, WhoListensGoesOnWithTheAddressesThatThisMachineHas) {
+    std::vector<TcpListener> listeners;
+    std::vector<HostPort> addresses;
+    const auto done = listen_at({"two-kinds.test", 0}, listeners, addresses);
+    ASSERT_TRUE(done) << done.error().to_string();
+    ASSERT_EQ(addresses.size(), 1);
+    EXPECT_EQ(addresses.front().host, "127.0.0.1");
+    for (const auto& none : {HostPort{"2001:db8::1", 0}, HostPort{"two-kinds.test", addresses.front().port}})
+        EXPECT_EQ(listen_at(none, listeners, addresses).error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(listeners.size(), 1);
 }
 
 // Each would wait for it by itself else, one after the other.
