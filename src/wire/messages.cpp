@@ -33,6 +33,15 @@ Error no_message(const char* what) {
                  "control", "use one version of sidestep on both machines"};
 }
 
+Result<std::string> take_path(MessageReader& reader) {
+    std::string path = reader.text(longest_message);
+    if (path.size() <= longest_path) return path;
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("a path of {} bytes is too long", path.size()),
+                 {},
+                 fmt::format("at most {} bytes are taken", longest_path)};
+}
+
 void put(MessageWriter& writer, const Place& place) {
     writer.put(static_cast<std::uint8_t>(place.kind()))
         .put(static_cast<std::int32_t>(place.index()))
@@ -43,7 +52,7 @@ void put(MessageWriter& writer, const Place& place) {
 Result<Place> take_place(MessageReader& reader) {
     const auto kind = reader.number<std::uint8_t>();
     const auto index = reader.number<std::int32_t>();
-    const std::string path = reader.text(longest_path);
+    SIDESTEP_TRY(const std::string path, take_path(reader));
     switch (static_cast<PlaceKind>(kind)) {
         case PlaceKind::host:
             return index < 0 ? Place::host() : Place::host(index);
@@ -305,8 +314,8 @@ std::string to_body(const ListRequest& request) {
 Result<ListRequest> parse_list(std::string_view body) {
     MessageReader reader(body);
     ListRequest request;
-    request.folder = reader.text(longest_path);
-    request.after = reader.text(longest_path);
+    SIDESTEP_TRY(request.folder, take_path(reader));
+    SIDESTEP_TRY(request.after, take_path(reader));
     return exact(reader, std::move(request), "request for names");
 }
 

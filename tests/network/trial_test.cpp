@@ -218,13 +218,20 @@ TEST_F(Trial, FilesThatHangHoldUpNoOtherQuestion) {
     hangs.notify_all();
 }
 
-// It would end the connection, and the next one.
-TEST_F(Trial, PathThatNoMessageHoldsIsRefusedHere) {
+// One that no message holds would end the connection, and the next one.
+TEST_F(Trial, PathsThatAreTooLongAreRefusedAsSuch) {
     const Two two(Lies::never, Lies::never, true);
     const auto peer = two.peer().value();
     const auto channel = peer->channel();
-    const std::string body = to_body(Buffer::file("/" + std::string(longest_message, 'x')));
-    EXPECT_EQ(peer->ask(Word::describe, body, test::patience()).error().code, ErrorCode::invalid_argument);
+    for (const std::size_t size : {longest_path - 1, longest_path, std::size_t{60'000}, longest_message}) {
+        const std::string path = "/" + std::string(size, 'x');
+        for (const auto& [word, body] : {std::pair(Word::describe, to_body(Buffer::file(path))),
+                                         std::pair(Word::list, to_body(ListRequest{path, {}}))}) {
+            const auto error = peer->ask(word, body, test::patience()).error();
+            EXPECT_EQ(error.code, ErrorCode::invalid_argument) << error.to_string();
+            EXPECT_NE(error.message.find("too long"), std::string::npos) << error.to_string();
+        }
+    }
     EXPECT_TRUE(peer->ask(Word::lend, to_body(std::uint64_t{0}), test::patience()));
     EXPECT_EQ(peer->channel(), channel);
 }
