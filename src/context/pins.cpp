@@ -65,14 +65,15 @@ Result<Pinned> Pins::lock_pages(const backend::Registry& registry, const Buffer&
         if (range != ranges_.end() && range->first <= span.begin && span.end <= range->second.end)
             return hold(range, buffer);
         for (auto touching = range; touching != ranges_.end() && touching->first < span.end; ++touching)
-            if (touching->second.holders > 0)
+            if (touching->second.is_needed())
                 return wrong(
                     buffer,
                     fmt::format("pages {:#x} to {:#x} of this memory are page-locked already, as part of "
                                 "another range",
                                 std::max(span.begin, touching->first),
                                 std::min(span.end, touching->second.end)),
-                    "lock one range that holds both");
+                    touching->second.holders > 0 ? "lock one range that holds both"
+                                                 : "let go of the transfers that found it locked");
         while (range != ranges_.end() && range->first < span.end) unlocked.push_back(remove(range++));
     }
     unlocked.clear();
@@ -188,7 +189,7 @@ Result<backend::Exported> Pins::share(const Buffer& memory,
         if (own != own_.end() && !own->second.moved) {
             const Span all{own->first, own->second.end};
             for (auto range = first_touching(all); range != ranges_.end() && range->first < all.end;) {
-                if (range->second.holders > 0 || range->second.users > 0)
+                if (range->second.is_needed())
                     return Error{ErrorCode::unsupported,
                                  "host memory that is pinned in part cannot be shared", memory.to_string(),
                                  "publish it before any part of its allocation is pinned"};

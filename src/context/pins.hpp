@@ -61,6 +61,7 @@ private:
         int users = 0;                                            // copies
         bool may_stay = false;                                    // lies in memory of Context::allocate
         std::optional<std::list<std::uintptr_t>::iterator> idle;  // in idle_, while nobody holds it
+        bool is_needed() const { return holders > 0 || users > 0; }
     };
     using Ranges = std::map<std::uintptr_t, Range>;  // by first address; they do not overlap
     struct Own {
