@@ -177,25 +177,32 @@ void Pins::freeing(const Buffer& memory) {
         unlocked.push_back(remove(range++));
 }
 
-Result<backend::Exported> Pins::share(const Buffer& memory,
+Result<backend::Exported> Pins::share(const backend::Registry& registry, const Buffer& memory,
                                       const std::function<Result<backend::Exported>()>& call) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory.address());
     const Span shared{address, address + memory.size()};
+    const Error pinned_in_part{ErrorCode::unsupported, "host memory that is pinned in part cannot be shared",
+                               memory.to_string(), "publish it before any part of its allocation is pinned"};
     const std::lock_guard changing(changing_);
+    Span moves;
     {
         std::vector<std::shared_ptr<void>> unlocked;
         const std::lock_guard lock(mutex_);
         const auto own = own_with(shared);
-        if (own != own_.end() && !own->second.moved) {
-            const Span all{own->first, own->second.end};
-            for (auto range = first_touching(all); range != ranges_.end() && range->first < all.end;) {
-                if (range->second.is_needed())
-                    return Error{ErrorCode::unsupported,
-                                 "host memory that is pinned in part cannot be shared", memory.to_string(),
-                                 "publish it before any part of its allocation is pinned"};
-                unlocked.push_back(remove(range++));
-            }
+        if (own != own_.end() && !own->second.moved) moves = {own->first, own->second.end};
+        for (auto range = first_touching(moves); range != ranges_.end() && range->first < moves.end;) {
+            if (range->second.is_needed()) return pinned_in_part;
+            unlocked.push_back(remove(range++));
         }
+    }
+    // By hand or by another Context any page may be locked, and no call tells of several. What is locked is there.
+    const auto present = driver::present_pages(reinterpret_cast<void*>(moves.begin), moves.end - moves.begin);
+    for (std::size_t i = 0; i < present.size(); ++i) {
+        if (!present[i]) continue;
+        const std::uintptr_t at = moves.begin + i * driver::page_size();
+        const Buffer page = Buffer::memory(memory.place(), reinterpret_cast<void*>(at), 1);
+        SIDESTEP_TRY(const bool pinned, pinned_by_others(registry, page));
+        if (pinned) return pinned_in_part;
     }
     auto exported = call();
     const std::lock_guard lock(mutex_);

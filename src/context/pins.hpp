@@ -41,9 +41,9 @@ public:
     void freeing(const Buffer& memory);
     // What these copies find locked of such memory stays so until the answer is gone, whatever the bound. Null: nothing does.
     std::shared_ptr<void> use(std::span<const transfer::BatchCopy> copies);
-    // Makes the call, which moves all of such memory to other pages the first time. Locks that nobody holds go before,
-    // and none comes meanwhile; unsupported, and no call, where a part is held or used.
-    Result<backend::Exported> share(const Buffer& memory,
+    // Makes the call, which moves all of such memory to other pages the first time. Locks that nobody needs go before,
+    // and none comes meanwhile; unsupported, and no call, where a part is held, used, or locked by others.
+    Result<backend::Exported> share(const backend::Registry& registry, const Buffer& memory,
                                     const std::function<Result<backend::Exported>()>& call);
 
     // Bytes that are locked, and the part of them that has no holder.

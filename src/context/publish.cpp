@@ -42,22 +42,6 @@ Result<void> check(const Buffer& buffer) {
     return {};
 }
 
-// Pages that a device was told of stay where they are, so they cannot be moved to where others can map them.
-Result<void> refuse_pinned(const backend::Registry& registry, const Topology& topology,
-                           const Buffer& buffer) {
-    if (!buffer.place().is_host() || topology.emulated()) return {};
-    for (backend::Backend* backend : registry.usable()) {
-        SIDESTEP_TRY(const auto found, backend->describe(buffer));
-        if (!found || found->memory == MemoryKind::pageable) continue;
-        return Error{ErrorCode::unsupported,
-                     fmt::format("{} host memory cannot be shared", to_string(found->memory)),
-                     buffer.to_string(),
-                     "publish memory of Context::allocate(Place::host(), bytes, MemoryKind::pageable), "
-                     "before it is pinned"};
-    }
-    return {};
-}
-
 Result<backend::Exported> share(const backend::Registry& registry, const Buffer& buffer) {
     SIDESTEP_TRY(auto exported, registry.share(buffer));
     if (exported) return std::move(*exported);
@@ -92,12 +76,10 @@ Result<Publication> Context::publish(const std::string& name, const Buffer& buff
     SIDESTEP_CHECK(peer::check_name(name));
     SIDESTEP_CHECK(check(buffer));
     SIDESTEP_CHECK(transfer::check_here(impl_->topology, buffer.place()));
-    const auto share_now = [&]() -> Result<backend::Exported> {
-        SIDESTEP_CHECK(refuse_pinned(impl_->registry, impl_->topology, buffer));
-        return share(impl_->registry, buffer);
-    };
-    SIDESTEP_TRY(backend::Exported exported,
-                 impl_->topology.emulated() ? share_now() : impl_->pins->share(buffer, share_now));
+    const auto share_now = [&] { return share(impl_->registry, buffer); };
+    SIDESTEP_TRY(backend::Exported exported, impl_->topology.emulated()
+                                                 ? share_now()
+                                                 : impl_->pins->share(impl_->registry, buffer, share_now));
     const peer::MemoryOffer offer = offer_of(exported, buffer);
     const int descriptor = exported.descriptor;
     const auto published = base::make_shared_here<Published>(impl_, std::move(exported), impl_->publisher);

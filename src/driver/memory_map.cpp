@@ -62,6 +62,14 @@ Bytes page_size() {
     return size;
 }
 
+std::vector<bool> present_pages(const void* begin, Bytes length) {
+    std::vector<unsigned char> told((length + page_size() - 1) / page_size(), 1);
+    if (::mincore(const_cast<void*>(begin), length, told.data()) != 0) std::ranges::fill(told, 1);
+    std::vector<bool> present;
+    for (const unsigned char each : told) present.push_back((each & 1) != 0);
+    return present;
+}
+
 int populate(void* begin, Bytes length) {
     constexpr int populate_write = 23;  // by number since older headers lack it
     const auto first = reinterpret_cast<std::uintptr_t>(begin) / page_size() * page_size();

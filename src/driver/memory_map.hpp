@@ -2,6 +2,7 @@
 #pragma once
 
 #include <utility>
+#include <vector>
 
 #include <sidestep/result.hpp>
 #include <sidestep/units.hpp>
@@ -55,6 +56,9 @@ Bytes page_size();
 // Puts pages behind a mapped range so that it can be written; its ends may lie within a page. 0, or the errno
 // where touching the range would end in a signal. MADV_POPULATE_WRITE of Linux 5.14: EINVAL before that.
 int populate(void* begin, Bytes length);
+
+// Of each page of a range that begins with one: whether something stands behind it. Where the kernel does not tell: yes.
+std::vector<bool> present_pages(const void* begin, Bytes length);
 
 // How much of a range of this process lies on huge pages, by /proc/self/smaps: for tests and the log, since
 // the kernel takes milliseconds to write that. Neighbours that the kernel counts together with the range may

@@ -294,12 +294,27 @@ TEST_F(Ipc, HostMemoryWithALockedPartStaysWhereItIs) {
         const auto found = backend().describe(locked);
         return found && *found && (*found)->memory == MemoryKind::pinned;
     };
+    const auto is_refused = [&](const char* by) {
+        EXPECT_TRUE(gpu_sees_it_locked()) << by;
+        const auto refused = context_->publish("kv", other);
+        ASSERT_FALSE(refused) << by;
+        EXPECT_EQ(refused.error().code, ErrorCode::unsupported) << refused.error().to_string();
+    };
+    {
+        driver::ScopedCudaContext current(machine().context(0));
+        expect_success(cuda().cuMemHostRegister(locked.address(), locked.size(), 0), "cuMemHostRegister");
+        is_refused("hand");
+        expect_success(cuda().cuMemHostUnregister(locked.address()), "cuMemHostUnregister");
+        const auto another = Context::open({"live"});
+        ASSERT_TRUE(another) << another.error().to_string();
+        const auto held = another->pin(locked);
+        ASSERT_TRUE(held) << held.error().to_string();
+        is_refused("another Context");
+    }
     {
         const auto held = context_->pin(locked);
         ASSERT_TRUE(held) << held.error().to_string();
-        const auto refused = context_->publish("kv", other);
-        ASSERT_FALSE(refused);
-        EXPECT_EQ(refused.error().code, ErrorCode::unsupported) << refused.error().to_string();
+        is_refused("this Context");
     }
     EXPECT_TRUE(gpu_sees_it_locked()) << "kept for the next pin";
     const auto whole = context_->publish("kv", memory->buffer());
