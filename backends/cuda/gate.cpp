@@ -139,7 +139,7 @@ void GateWords::rest(std::uint32_t* word, driver::CudaEvent passed, CUcontext co
 void GateWords::collect() noexcept {
     const auto passed = [this](const Resting& resting) {
         driver::ScopedCudaContext current(*cuda_, resting.context);
-        return cuda_->cuEventQuery(resting.passed.get()) != CUDA_ERROR_NOT_READY;
+        return cuda_->cuEventQuery(resting.passed.get()) == CUDA_SUCCESS;
     };
     std::erase_if(resting_, [&](const Resting& resting) {
         if (!passed(resting)) return false;

@@ -363,6 +363,7 @@ CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
 
 CUresult cuEventQuery(CUevent event) {
     if (capture_forbids()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (fails_now("cuEventQuery")) return CUDA_ERROR_OUT_OF_MEMORY;
     std::lock_guard lock(Machine::get().mutex);
     const Event* found = find_event(event);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;

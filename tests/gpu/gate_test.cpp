@@ -72,6 +72,27 @@ TEST_F(Gates, OpenedEarlyStaysOpen) {
     (*closed)->open();
 }
 
+// Nor where the driver cannot say whether the stream has passed.
+TEST_F(Gates, AFailedQuestionFreesNoWord) {
+    SlowStream stream(0), other(0);
+    std::atomic<bool> go_on{false};
+    stream.run([&go_on] {
+        while (!go_on) std::this_thread::yield();
+    });
+    {
+        auto early = backend().streams()->gate(stream.get());
+        ASSERT_TRUE(early) << early.error().to_string();
+    }
+    ::setenv("FAKE_CUDA_FAIL", "cuEventQuery:1", 1);
+    (void)backend().streams()->gate(other.get()).ok();  // its end looks what has passed
+    ::unsetenv("FAKE_CUDA_FAIL");
+    auto closed = backend().streams()->gate(other.get());
+    go_on = true;
+    ASSERT_TRUE(closed) << closed.error().to_string();
+    EXPECT_TRUE(stream.drained(milliseconds(30'000)));
+    (*closed)->open();
+}
+
 TEST_F(Gates, ManyOneAfterTheOther) {
     SlowStream stream(0);
     for (int i = 0; i < 5000; ++i) {
