@@ -293,6 +293,15 @@ Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_si
     }
 }
 
+void give_back_space(const Fd& fd, Bytes offset, Bytes bytes) {
+    struct stat facts {};
+    if (::fstat(fd.get(), &facts) != 0) return;
+    const Bytes begin = std::max(offset, static_cast<Bytes>(facts.st_size));
+    if (begin < offset + bytes)
+        (void)::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                          static_cast<off_t>(offset + bytes - begin));
+}
+
 Result<void> lengthen_in_memory(const Fd& fd, Bytes bytes, const std::string& path) {
     if (bytes == 0) return {};
     SIDESTEP_CHECK(check_file_limit(0, bytes, path));

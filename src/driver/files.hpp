@@ -98,6 +98,9 @@ Result<void> set_size(const Fd& fd, Bytes bytes, const std::string& path);
 // `keep_size` the file's size stays. File systems that cannot do it are passed over: the writes find
 // out. Also fails with no_space where RLIMIT_FSIZE would end the process with a signal.
 Result<void> reserve_space(const Fd& fd, Bytes offset, Bytes bytes, bool keep_size, const std::string& path);
+// What such a range has beyond the end of the file, where the file system can do it. ext4 keeps it until the file is
+// truncated; doing that here could take away what another process has appended meanwhile.
+void give_back_space(const Fd& fd, Bytes offset, Bytes bytes);
 
 // The same for an empty file that lives_in_memory() and gets that many bytes, without taking its pages:
 // setting them aside goes one page after the other (8 GiB in pages of 4 KiB take two seconds), while those

@@ -123,13 +123,15 @@ Result<void> OpenedFile::open_target(const Buffer& buffer, const OpenedFileOptio
     return check_opened(plain_, path_, options.identity, options.version);
 }
 
-Result<void> OpenedFile::reserve() const {
+Result<void> OpenedFile::reserve() {
     if (type_ == FileType::block_device) return {};
     if (is_sparse()) return set_size(fd(), bytes_, path_);
+    reserved_ = !replaces();
     return reserve_space(fd(), begin_, bytes_, !replaces(), path_);
 }
 
 Result<void> OpenedFile::commit(bool sync) {
+    reserved_ = false;
     if (replaced_) return replaced_->commit(sync);
     return writes_ && sync ? flush_file(plain_, path_) : Result<void>();
 }

@@ -33,6 +33,13 @@ struct OpenedFileOptions {
 // a whole-file target, which takes the place of what has its name when it is committed.
 class OpenedFile {
 public:
+    OpenedFile() = default;
+    OpenedFile(const OpenedFile&) = delete;
+    OpenedFile& operator=(const OpenedFile&) = delete;
+    ~OpenedFile() {
+        if (reserved_) give_back_space(plain_, begin_, bytes_);
+    }
+
     // Once, before all else. Fails as inspect(), and where the range does not lie in the file. A regular file may grow, but only from its end on,
     // so that no holes come about by accident; a block device cannot (ErrorCode::no_space).
     Result<void> open(const Buffer& buffer, const OpenedFileOptions& options);
@@ -45,8 +52,9 @@ public:
 
     // Of targets: takes space for what will be written, so that a full disk shows early. ErrorCode::no_space. One that
     // is sparse only gets its size.
-    Result<void> reserve() const;
-    // Makes what was written final; of a source nothing. At most once; without it a whole-file target leaves no trace.
+    Result<void> reserve();
+    // Makes what was written final; of a source nothing. At most once; without it a whole-file target leaves no trace, and
+    // one that is written in place gives back what it took beyond its end.
     Result<void> commit(bool sync);
     // What went otherwise than wished.
     std::vector<std::string> notes() const {
@@ -65,6 +73,7 @@ private:
     Bytes begin_ = 0;                       // what will be written
     Bytes bytes_ = 0;
     bool sparse_ = false;
+    bool reserved_ = false;  // for a target written in place that is not final
 };
 
 }  // namespace sidestep::driver

@@ -161,6 +161,30 @@ TEST_F(SystemTest, WithoutProcFilesGetTheirNames) {
     EXPECT_EQ(folder_.names(), (std::set<std::string>{"new", "old"}));
 }
 
+// ext4 gives nothing back.
+TEST_F(SystemTest, ARangeThatFailedLeavesNoBlocksBeyondTheEnd) {
+    if (!driver::would_live_in_memory("/dev/shm/x")) GTEST_SKIP() << "/dev/shm is not a tmpfs";
+    const Folder shm("/dev/shm");
+    put(shm / "x", text_of(5000));
+    const auto bytes_held = [&] {
+        struct stat status {};
+        EXPECT_EQ(::stat((shm / "x").c_str(), &status), 0);
+        return static_cast<Bytes>(status.st_blocks) * 512;
+    };
+    for (const bool fails : {true, false}) {
+        {
+            const auto file = attach(Buffer::file(shm / "x", 5000, 8_MiB), Access::write);
+            ASSERT_TRUE(file.ok()) << file.error().to_string();
+            EXPECT_GT(bytes_held(), 8_MiB);
+            std::string text = text_of(8_MiB);
+            ASSERT_TRUE(move(**file, 0, text.data(), fails ? 3000 : 8_MiB, true).ok());
+            EXPECT_TRUE(fails || (*file)->commit().ok());
+        }
+        EXPECT_EQ(bytes_held() > 8_MiB, !fails) << bytes_held();
+    }
+    EXPECT_EQ(get(shm / "x"), text_of(5000) + text_of(8_MiB));
+}
+
 TEST_F(SystemTest, ALimitOnFileSizesDoesNotEndTheProcess) {
     rlimit before{};
     ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
