@@ -118,11 +118,13 @@ Result<void> ReplacedFile::open_unnamed_or_named(bool unnamed) {
 // False with the number of an error.
 bool ReplacedFile::open_named(int& number) {
     number = EEXIST;
+    // Nobody else may open it before it has the mode of the one that it replaces.
+    const mode_t mode = replaces_ ? 0600 : 0666;
     for (int i = 0; i < most_names; ++i) {
         const std::string name = temporary_name(name_, i);
         // Again where a leftover was in the way, or one that removes leftovers took this for one before it was locked.
         for (int tries = 0; tries < 3; ++tries) {
-            Fd named(::openat(folder_->get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+            Fd named(::openat(folder_->get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));
             if (!named) {
                 number = errno;
                 if (number != EEXIST && number != EINTR) return false;

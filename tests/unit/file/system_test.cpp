@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "driver/files.hpp"
+#include "driver/replaced_file.hpp"
 #include "driver/uring.hpp"
 #include "file_test.hpp"
 
@@ -26,11 +27,11 @@ void in_a_thread(const std::function<void()>& body) {
     std::thread(body).join();
 }
 
-// Lets this thread's io_uring_setup fail with EPERM, as container runtimes do.
-bool forbid_io_uring() {
+// Lets this call of this thread fail with EPERM, as container runtimes do.
+bool forbid(unsigned call) {
     sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -48,7 +49,7 @@ protected:
 TEST_F(SystemTest, WhereTheKernelRefusesIoUringThreadsDoAndSaySo) {
     std::string skip;
     in_a_thread([&] {
-        if (!forbid_io_uring()) {
+        if (!forbid(SYS_io_uring_setup)) {
             skip = "seccomp is not to be had";
             return;
         }
@@ -159,6 +160,26 @@ TEST_F(SystemTest, WithoutProcFilesGetTheirNames) {
     EXPECT_EQ(get(folder_ / "old"), text);
     EXPECT_EQ(get(folder_ / "new"), text);
     EXPECT_EQ(folder_.names(), (std::set<std::string>{"new", "old"}));
+}
+
+// Who may not read a file may not open the next one of its name either, while that has a name and not yet its mode.
+TEST_F(SystemTest, WhatReplacesAPrivateFileIsPrivateAtOnce) {
+    std::string skip;
+    put(folder_ / "x", "old");
+    ASSERT_EQ(::chmod((folder_ / "x").c_str(), 0600), 0);
+    in_a_thread([&] {
+        if (!forbid(SYS_fchmod)) {
+            skip = "seccomp is not to be had";
+            return;
+        }
+        const auto file = driver::ReplacedFile::begin(folder_ / "x", false);
+        ASSERT_TRUE(file.ok()) << file.error().to_string();
+        ASSERT_EQ(file->notes().size(), 1u) << "it cannot be given its mode";
+        struct stat status {};
+        EXPECT_EQ(::fstat(file->fd().get(), &status), 0);
+        EXPECT_EQ(status.st_mode & 0077, 0u);
+    });
+    if (!skip.empty()) GTEST_SKIP() << skip;
 }
 
 // ext4 gives nothing back.
