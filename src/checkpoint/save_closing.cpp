@@ -93,6 +93,11 @@ Result<void> SaveClosing::begin() {
                      fmt::format("{} is a {}, and several files need a folder", folder_,
                                  driver::to_string(facts->type)),
                      "save", "ask for one file of that name, not for several"};
+    const std::string name = driver::split_path(folder_).name;
+    if (!wants_checksums() || (name != "." && name != "..")) return {};
+    std::error_code failure;
+    const std::string real = std::filesystem::canonical(folder_, failure).string();
+    if (!failure) manifest_path_ = real + ".manifest.json";
     return {};
 }
 
