@@ -354,7 +354,8 @@ private:
             wake_no_later(single.job->wake_by());
             return look_at(single, failed);
         });
-        if (failed) fail(std::move(*failed));
+        // Where one that has told of its end is still here, it hangs, and has been waited for.
+        if (failed) fail(std::move(*failed), std::ranges::any_of(running_, &Single::counted));
         return moved;
     }
 

@@ -128,8 +128,7 @@ void Movement::abandoned(Error error) {
 void Movement::give_up_abandoned() {
     if (!is_abandoned_.load()) return;
     const std::lock_guard lock(abandoning_);
-    hurried_ = true;
-    fail(*abandoned_);
+    fail(*abandoned_, true);
 }
 
 void Movement::cancel() {
@@ -206,11 +205,10 @@ void Movement::watch(Clock::time_point now) {
     // A target that is being made final will be there.
     if (cancelled() && state_ != State::committing)
         return fail({ErrorCode::cancelled, fmt::format("{} was cancelled", names_.what), where()});
-    if (passed(options_.deadline + asking(), now - started_)) {
-        hurried_ = true;
+    if (passed(options_.deadline + asking(), now - started_))
         return fail(told(fmt::format("the deadline of {} ms passed", options_.deadline.count()),
-                         "raise the deadline"));
-    }
+                         "raise the deadline"),
+                    true);
     if (stalls() && passed(options_.stall_limit, now - last_move_))
         fail(told(fmt::format("nothing moved for {} ms,", options_.stall_limit.count()),
                   "a device or file system hangs: see the kernel's log"));
@@ -239,7 +237,8 @@ void Movement::all_equal() {
     state_ = State::committing;
 }
 
-void Movement::fail(Error error) {
+void Movement::fail(Error error, bool hurried) {
+    hurried_ |= hurried;
     if (state_ >= State::draining) return;
     failure_ = std::move(error);
     place_.fail(*failure_);

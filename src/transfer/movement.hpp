@@ -154,7 +154,7 @@ protected:
     // Once nothing is in flight, and as open_again() calls it: what the nodes say against the way, which is noted. Nothing:
     // they do reach each other, and the failure was another.
     std::vector<Objection> against_way(const Ends& ends, Bytes arrived);
-    void fail(Error error);
+    void fail(Error error, bool hurried = false);
     void end();
     // For the receipt. Each once; beyond a bound only that there are more.
     void note(std::string text);
