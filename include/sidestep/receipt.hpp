@@ -18,8 +18,8 @@ struct SIDESTEP_API Receipt {
     double seconds = 0;                  // from submission until the end was seen by poll(), wait() or the
                                          // library's own thread; verification left out
     std::shared_ptr<const Route> route;  // the route that carried the bytes, never null after a success
-    std::vector<Bytes> lane_bytes;       // in the order of route->lanes; sums to `bytes`. Of a batch: of its
-                                         // copies that took the route which carried the most
+    std::vector<Bytes> lane_bytes;  // by lane of `route`. With holes of a file, and what went another way
+                                    // before, it sums to `bytes`. Of a batch: of the route that carried most
     std::vector<std::string>
         lane_failures;      // in the order of route->lanes: why one stopped carrying bytes, which
                             // the others took over; empty strings where none did

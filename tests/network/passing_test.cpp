@@ -308,6 +308,7 @@ TEST_F(PassingFaults, TheNodesLoseEachOtherForGood) {
     EXPECT_TRUE(has_note(*done, "a does not reach b")) << done->explain();
     EXPECT_TRUE(has_note(*done, "had gone past this machine")) << done->explain();
     EXPECT_EQ(done->route->lanes[0].hops.size(), 2u) << done->explain();
+    EXPECT_LT(done->lane_bytes.at(0), large) << done->explain();
     EXPECT_TRUE(holds(target.buffer, text));
     // The next one goes that way from the beginning.
     const auto next = here->copy(source.buffer, file.buffer).wait();

@@ -104,6 +104,7 @@ TEST_F(FileCopyTest, HolesStayHoles) {
             const auto copied = transfer.wait();
             ASSERT_TRUE(copied) << copied.error().to_string();
             EXPECT_EQ(copied->bytes, size);
+            EXPECT_LT(copied->lane_bytes.at(0), size / 2) << "no lane carries a hole";
             EXPECT_EQ(transfer.bytes_done(), size);
             EXPECT_TRUE(test::get(target) == test::get(source));
             EXPECT_LE(blocks(target), blocks(source) + 1_MiB);
