@@ -68,6 +68,16 @@ std::vector<unsigned char> part(const std::vector<unsigned char>& whole, std::si
     return {whole.begin() + static_cast<long>(from), whole.begin() + static_cast<long>(from + bytes)};
 }
 
+// A file, and what a call that reads it is given.
+struct Reading {
+    const TempFile file{pattern(MiB, 1)};
+    const Descriptor descriptor{file.path(), O_RDONLY};
+    const Handle handle{descriptor};
+    std::size_t size = 4096;
+    off_t at = 0;
+    ssize_t read = -7;
+};
+
 TEST_F(CufileStream, ParametersAreReadWhenTheStreamComesToThem) {
     const auto content = pattern(3 * MiB, 1);
     const TempFile file(content);
@@ -160,12 +170,8 @@ TEST_F(CufileStream, OnTheNullStreamItIsDoneAtOnce) {
 }
 
 TEST_F(CufileStream, ACapturedStreamIsRefused) {
-    const TempFile file(pattern(MiB, 1));
-    const Descriptor descriptor(file.path(), O_RDONLY);
-    const Handle handle(descriptor);
-    std::size_t size = 4096;
-    off_t offset = 0;
-    ssize_t read = -7;
+    Reading given;
+    auto& [file, descriptor, handle, size, offset, read] = given;
     ASSERT_EQ(cuda.begin_capture(stream, 1), 0);
     const CUfileError_t done = cuFileReadAsync(handle, base, &size, &offset, &offset, &read, stream);
     EXPECT_EQ(done.err, CU_FILE_ASYNC_NOT_SUPPORTED);
@@ -180,12 +186,8 @@ TEST_F(CufileStream, ACapturedStreamIsRefused) {
 
 // PyTorch captures so, while other threads read. The first call on a GPU allocates there, hence one that no other test uses.
 TEST_F(CufileStream, ACaptureOfAnotherStreamGoesOn) {
-    const TempFile file(pattern(MiB, 1));
-    const Descriptor descriptor(file.path(), O_RDONLY);
-    const Handle handle(descriptor);
-    std::size_t size = 4096;
-    off_t offset = 0;
-    ssize_t read = -7;
+    Reading given;
+    auto& [file, descriptor, handle, size, offset, read] = given;
     choose(devices - 1);
     CUstream reading = nullptr, captured = nullptr;
     unsigned long long memory = 0;
@@ -206,12 +208,8 @@ TEST_F(CufileStream, ACaptureOfAnotherStreamGoesOn) {
 }
 
 TEST_F(CufileStream, Refused) {
-    const TempFile file(pattern(MiB, 1));
-    const Descriptor descriptor(file.path(), O_RDONLY);
-    const Handle handle(descriptor);
-    std::size_t size = 4096;
-    off_t at = 0;
-    ssize_t read = -7;
+    Reading given;
+    auto& [file, descriptor, handle, size, at, read] = given;
     for (CUstream on : {stream, CUstream{nullptr}}) {
         EXPECT_CUFILE(cuFileReadAsync(nullptr, base, &size, &at, &at, &read, on), CU_FILE_INVALID_VALUE);
         EXPECT_CUFILE(cuFileReadAsync(handle, nullptr, &size, &at, &at, &read, on), CU_FILE_INVALID_VALUE);
@@ -233,12 +231,8 @@ TEST_F(CufileStream, Refused) {
 }
 
 TEST_F(CufileStream, ADefaultStreamNeedsAContext) {
-    const TempFile file(pattern(MiB, 1));
-    const Descriptor descriptor(file.path(), O_RDONLY);
-    const Handle handle(descriptor);
-    std::size_t size = 4096;
-    off_t at = 0;
-    ssize_t read = -7;
+    Reading given;
+    auto& [file, descriptor, handle, size, at, read] = given;
     const auto legacy = reinterpret_cast<CUstream>(1);  // of cuda.h: CU_STREAM_LEGACY
     std::thread([&] {
         EXPECT_CUFILE(cuFileReadAsync(handle, base, &size, &at, &at, &read, legacy),
@@ -287,12 +281,8 @@ TEST_F(CufileStream, ManyOnManyStreams) {
 }
 
 TEST_F(CufileStream, WhatComesAfterTheClosing) {
-    const TempFile file(pattern(MiB, 1));
-    const Descriptor descriptor(file.path(), O_RDONLY);
-    const Handle handle(descriptor);
-    std::size_t size = 4096;
-    off_t at = 0;
-    ssize_t read = -7;
+    Reading given;
+    auto& [file, descriptor, handle, size, at, read] = given;
     std::atomic<bool>& gate = hold();
     ASSERT_CUFILE(cuFileReadAsync(handle, base, &size, &at, &at, &read, stream), CU_FILE_SUCCESS);
     while (cuFileUseCount() > 0) ASSERT_CUFILE(cuFileDriverClose(), CU_FILE_SUCCESS);
