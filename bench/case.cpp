@@ -70,8 +70,9 @@ std::string no_raw_cuda(const Context& context) {
 
 std::vector<int> gpus_of(const Context& context, const Options& options) {
     std::vector<int> gpus;
-    for (int gpu = 0; gpu < context.topology().gpu_count(); ++gpu)
-        if (options.wants_gpu(gpu)) gpus.push_back(gpu);
+    for (const Device& device : context.topology().devices())
+        if (device.kind == DeviceKind::gpu && options.wants_gpu(device.index)) gpus.push_back(device.index);
+    std::sort(gpus.begin(), gpus.end());
     return gpus;
 }
 

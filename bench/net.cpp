@@ -145,7 +145,8 @@ private:
     // Empty: there is one.
     std::string why_no_gpu() const {
         std::string why = no_gpu(context_);
-        if (why.empty() && plan_.gpu >= context_.topology().gpu_count()) why = "there is no such GPU here";
+        if (why.empty() && !context_.topology().find(Place::gpu(plan_.gpu)))
+            why = "there is no such GPU here";
         return why;
     }
 

@@ -60,15 +60,15 @@ std::vector<std::string> words_of(const std::string& text) {
     return words;
 }
 
-Result<int> gpu_of(const std::string& word, int count) {
+Result<int> gpu_of(const std::string& word, const Topology& topology) {
     int gpu = -1;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), gpu);
     if (error != std::errc{} || end != word.data() + word.size() || gpu < 0)
         return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a number of a GPU", word), "--gpu",
                      "write it as --gpu 0,1"};
-    if (gpu >= count)
+    if (!topology.find(Place::gpu(gpu)))
         return Error{ErrorCode::not_found,
-                     fmt::format("there is no gpu:{}; the machine has {}", gpu, count),
+                     fmt::format("there is no gpu:{}; the machine has {}", gpu, topology.gpu_count()),
                      "--gpu",
                      {}};
     return gpu;
@@ -100,7 +100,7 @@ Result<bench::Options> options_of(const BenchCommand& command, const Context& co
         options.sizes.push_back(*bytes);
     }
     for (const std::string& word : words_of(command.gpus)) {
-        const auto gpu = gpu_of(word, context.topology().gpu_count());
+        const auto gpu = gpu_of(word, context.topology());
         if (!gpu) return gpu.error();
         options.gpus.push_back(*gpu);
     }

@@ -39,8 +39,11 @@ Result<std::vector<Place>> parse_places(const std::string& text, const Topology&
         at = end + 1;
         if (word == "gpu:all") {
             // Where there is none, the first is refused with the reason.
-            for (int gpu = 0; gpu < std::max(1, topology.gpu_count()); ++gpu)
-                places.push_back(Place::gpu(gpu));
+            const auto named = static_cast<std::ptrdiff_t>(places.size());
+            for (const Device& device : topology.devices())
+                if (device.kind == DeviceKind::gpu) places.push_back(Place::gpu(device.index));
+            if (topology.gpu_count() == 0) places.push_back(Place::gpu(0));
+            std::sort(places.begin() + named, places.end());
             continue;
         }
         auto place = Place::parse(word);

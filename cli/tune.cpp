@@ -88,12 +88,12 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     if (const std::string missing = bench::fewer_than_two_gpus(*context); !missing.empty())
         return Error{
             ErrorCode::unsupported, fmt::format("collectives need two GPUs: {}", missing), "tune", {}};
-    const int all = std::min(context->topology().gpu_count(), 16);
+    std::vector<int> gpus = bench::gpus_of(*context, {});
+    const int all = std::min(static_cast<int>(gpus.size()), 16);
     if (command.ranks > all)
         return Error{
             ErrorCode::not_found, fmt::format("this machine has GPUs for {} ranks", all), "--ranks", {}};
-    std::vector<int> gpus;
-    for (int gpu = 0; gpu < (command.ranks > 0 ? command.ranks : all); ++gpu) gpus.push_back(gpu);
+    gpus.resize(static_cast<std::size_t>(command.ranks > 0 ? command.ranks : all));
     collective::TuneTimes times;
     Forced forced;
     std::vector<const char*> algorithms(std::begin(collective::tuned_algorithms),

@@ -154,7 +154,7 @@ Support CudaBackend::probe(const Topology& topology) {
     if (!gpus) return Support::no(gpus.error().message, gpus.error().hint);
     cuda_ = *cuda;
     gpus_ = std::move(*gpus);
-    peers_ = std::make_unique<Peers>(gpus_->count());
+    peers_ = std::make_unique<Peers>(gpus_->end());
     gate_words_ = std::make_shared<GateWords>(cuda_);
     ipc_ = std::make_unique<Ipc>(*gpus_);
     seats_ = std::make_unique<Seats>(*gpus_, *peers_, grants_, *ipc_, topology);
@@ -454,10 +454,7 @@ Result<Progress> CudaBackend::start_batch(std::span<const Piece> pieces, backend
 }
 
 bool CudaBackend::look() {
-    bool left = false;
-    for (std::size_t index = 0; index < gpus_->count(); ++index)
-        if (Gpu* gpu = gpus_->opened(static_cast<int>(index))) left |= gpu->in_flight().look();
-    return left;
+    return gpus_->look();
 }
 
 Result<std::unique_ptr<backend::Gate>> CudaBackend::gate(void* stream) {

@@ -59,27 +59,21 @@ Result<std::unique_ptr<Gpus>> Gpus::find(std::shared_ptr<const driver::Cuda> cud
 }
 
 Result<void> Gpus::match(const Topology& topology, const std::vector<std::string>& addresses) {
-    std::vector<std::string> known;
-    for (int index = 0; index < topology.gpu_count(); ++index) {
-        auto slot = std::make_unique<Slot>();
-        const auto id = topology.find(DeviceKind::gpu, index);
-        known.push_back(id ? topology.device(*id).bus_id : "");
-        slot->numa_node = id ? topology.device(*id).numa_node : -1;
-        slots_.push_back(std::move(slot));
-    }
     index_of_.assign(addresses.size(), -1);
-    int matched = 0;
-    for (std::size_t ordinal = 0; ordinal < addresses.size(); ++ordinal) {
-        for (std::size_t index = 0; index < slots_.size(); ++index) {
-            if (slots_[index]->ordinal >= 0 || !driver::same_pci_address(known[index], addresses[ordinal]))
+    bool matched = false;
+    for (const Device& device : topology.devices()) {
+        if (device.kind != DeviceKind::gpu) continue;
+        Slot& slot = slots_[device.index];
+        slot.numa_node = device.numa_node;
+        for (std::size_t ordinal = 0; ordinal < addresses.size() && slot.ordinal < 0; ++ordinal) {
+            if (index_of_[ordinal] >= 0 || !driver::same_pci_address(device.bus_id, addresses[ordinal]))
                 continue;
-            slots_[index]->ordinal = static_cast<int>(ordinal);
-            index_of_[ordinal] = static_cast<int>(index);
-            ++matched;
-            break;
+            slot.ordinal = static_cast<int>(ordinal);
+            index_of_[ordinal] = device.index;
+            matched = true;
         }
     }
-    if (matched > 0) return {};
+    if (matched) return {};
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
     return Error{
         ErrorCode::not_found,
@@ -91,7 +85,7 @@ Result<void> Gpus::match(const Topology& topology, const std::vector<std::string
 
 std::string Gpus::summary() const {
     std::size_t visible = 0;
-    for (const auto& slot : slots_) visible += slot->ordinal >= 0 ? 1 : 0;
+    for (const auto& [index, slot] : slots_) visible += slot.ordinal >= 0 ? 1 : 0;
     std::string gpus = fmt::format("{} GPU{}", visible, visible == 1 ? "" : "s");
     if (visible < slots_.size())
         gpus = fmt::format("{} of {} GPUs (CUDA_VISIBLE_DEVICES hides the rest)", visible, slots_.size());
@@ -99,7 +93,7 @@ std::string Gpus::summary() const {
 }
 
 Result<void> Gpus::check(int index) const {
-    if (index < 0 || static_cast<std::size_t>(index) >= slots_.size())
+    if (slots_.count(index) == 0)
         return Error{ErrorCode::not_found, fmt::format("gpu:{} does not exist", index), "cuda",
                      fmt::format("this machine has {} GPUs", slots_.size())};
     if (ordinal_of(index) >= 0) return {};
@@ -110,7 +104,7 @@ Result<void> Gpus::check(int index) const {
 
 Result<Gpu*> Gpus::open(int index) {
     SIDESTEP_CHECK(check(index));
-    Slot& slot = *slots_[static_cast<std::size_t>(index)];
+    Slot& slot = slots_.find(index)->second;
     if (Gpu* gpu = slot.open.load(std::memory_order_acquire)) return gpu;
     std::lock_guard lock(slot.mutex);
     if (Gpu* gpu = slot.open.load(std::memory_order_acquire)) return gpu;
@@ -126,23 +120,30 @@ Result<Gpu*> Gpus::open(int index) {
 }
 
 Gpu* Gpus::any_opened() const {
-    for (const auto& slot : slots_)
-        if (Gpu* gpu = slot->open.load(std::memory_order_acquire)) return gpu;
+    for (const auto& [index, slot] : slots_)
+        if (Gpu* gpu = slot.open.load(std::memory_order_acquire)) return gpu;
     return nullptr;
+}
+
+bool Gpus::look() const {
+    bool left = false;
+    for (const auto& [index, slot] : slots_)
+        if (Gpu* gpu = slot.open.load()) left |= gpu->in_flight().look();
+    return left;
 }
 
 Result<Gpu*> Gpus::open_near(int node) {
     int best = -1;
-    for (std::size_t index = 0; index < slots_.size(); ++index) {
-        if (slots_[index]->ordinal < 0) continue;
-        const bool near = node >= 0 && slots_[index]->numa_node == node;
-        if (near && slots_[index]->open.load()) return slots_[index]->open.load();
-        if (best < 0 || (near && slots_[static_cast<std::size_t>(best)]->numa_node != node))
-            best = static_cast<int>(index);
+    bool best_is_near = false;
+    for (const auto& [index, slot] : slots_) {
+        if (slot.ordinal < 0) continue;
+        const bool near = node >= 0 && slot.numa_node == node;
+        if (near && slot.open.load()) return slot.open.load();
+        if (best >= 0 && (best_is_near || !near)) continue;
+        best = index;
+        best_is_near = near;
     }
     Gpu* any = any_opened();
-    const bool best_is_near =
-        node >= 0 && best >= 0 && slots_[static_cast<std::size_t>(best)]->numa_node == node;
     if (any && !best_is_near) return any;
     return open(best);
 }

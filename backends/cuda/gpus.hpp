@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -79,15 +80,20 @@ public:
     const std::shared_ptr<const driver::Cuda>& cuda() const { return cuda_; }
     // "4 GPUs, CUDA driver 13.0".
     std::string summary() const;
-    std::size_t count() const { return slots_.size(); }
+    // One more than the highest number of a GPU.
+    std::size_t end() const {
+        return slots_.empty() ? 0 : static_cast<std::size_t>(slots_.rbegin()->first) + 1;
+    }
+    // How many devices CUDA shows.
+    int devices() const { return static_cast<int>(index_of_.size()); }
+    // Whether copies are left in flight after a look at all.
+    bool look() const;
     bool several_numa_nodes() const { return numa_nodes_ > 1; }
 
     // Fails with not_found for a GPU that does not exist, or that CUDA_VISIBLE_DEVICES hides.
     Result<void> check(int index) const;
     // The GPU, opened now if it was not.
     Result<Gpu*> open(int index);
-    // The GPU if it is open, else null.
-    Gpu* opened(int index) const { return slots_[static_cast<std::size_t>(index)]->open.load(); }
     // Any open GPU, or null.
     Gpu* any_opened() const;
     // A GPU for work that belongs to none, such as pinning host memory of NUMA node `node` (-1: any): one
@@ -96,8 +102,11 @@ public:
 
     // The topology's number of a CUDA device; nothing for a device that the topology lacks.
     std::optional<int> index_of(CUdevice ordinal) const;
-    // CUDA's number of a GPU, -1 if hidden.
-    int ordinal_of(int index) const { return slots_[static_cast<std::size_t>(index)]->ordinal; }
+    // CUDA's number of a GPU, -1 if hidden or not there.
+    int ordinal_of(int index) const {
+        const auto slot = slots_.find(index);
+        return slot == slots_.end() ? -1 : slot->second.ordinal;
+    }
 
 private:
     struct Slot {
@@ -113,8 +122,8 @@ private:
     std::shared_ptr<const driver::Cuda> cuda_;
     int driver_version_ = 0;
     int numa_nodes_ = 0;
-    std::vector<std::unique_ptr<Slot>> slots_;  // by topology index
-    std::vector<int> index_of_;                 // by CUDA ordinal, -1: not in the topology
+    std::map<int, Slot> slots_;  // by topology index
+    std::vector<int> index_of_;  // by CUDA ordinal, -1: not in the topology
 };
 
 }  // namespace sidestep::backends::cuda

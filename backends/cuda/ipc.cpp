@@ -354,13 +354,13 @@ Result<backend::Exported> Ipc::share_mappings(const Gpu& gpu, const Buffer& buff
 // `user`, or else the GPU of that number.
 Result<Gpu*> Ipc::find(const CUuuid& uuid, Gpu* user) {
     if (user) return user;
-    for (std::size_t index = 0; index < gpus_.count(); ++index) {
-        const int ordinal = gpus_.ordinal_of(static_cast<int>(index));
+    for (int ordinal = 0; ordinal < gpus_.devices(); ++ordinal) {
+        const auto index = gpus_.index_of(ordinal);
         CUdevice device = 0;
         CUuuid found{};
-        if (ordinal < 0 || gpus_.cuda()->cuDeviceGet(&device, ordinal) != CUDA_SUCCESS) continue;
+        if (!index || gpus_.cuda()->cuDeviceGet(&device, ordinal) != CUDA_SUCCESS) continue;
         if (gpus_.cuda()->cuDeviceGetUuid(&found, device) != CUDA_SUCCESS) continue;
-        if (std::memcmp(&found, &uuid, sizeof(uuid)) == 0) return gpus_.open(static_cast<int>(index));
+        if (std::memcmp(&found, &uuid, sizeof(uuid)) == 0) return gpus_.open(*index);
     }
     return Error{ErrorCode::not_found,
                  fmt::format("the memory lies on {}, which this process does not see", text_of(uuid)), "cuda",

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -103,23 +104,22 @@ public:
                                                     const Topology& topology) {
         SIDESTEP_CHECK(cuda->check(cuda->cuInit(0), "cuInit"));
         std::unique_ptr<DirectGpus> gpus(new DirectGpus(cuda));
-        gpus->slots_ = std::vector<Slot>(static_cast<std::size_t>(topology.gpu_count()));
         SIDESTEP_TRY(const auto addresses, driver::pci_addresses(*cuda));
         for (std::size_t ordinal = 0; ordinal < addresses.size(); ++ordinal)
             for (const Device& known : topology.devices())
                 if (known.kind == DeviceKind::gpu &&
                     driver::same_pci_address(known.bus_id, addresses[ordinal]))
-                    gpus->slots_[static_cast<std::size_t>(known.index)].ordinal = static_cast<int>(ordinal);
+                    gpus->slots_[known.index].ordinal = static_cast<int>(ordinal);
         return gpus;
     }
 
     // ErrorCode::not_found for a GPU that does not exist or that CUDA_VISIBLE_DEVICES hides.
     Result<DirectGpu*> open(int index) {
-        if (index < 0 || static_cast<std::size_t>(index) >= slots_.size() ||
-            slots_[static_cast<std::size_t>(index)].ordinal < 0)
+        const auto found = slots_.find(index);
+        if (found == slots_.end())
             return Error{ErrorCode::not_found, fmt::format("CUDA shows this process no gpu:{}", index),
                          "cufile", "see CUDA_VISIBLE_DEVICES"};
-        Slot& slot = slots_[static_cast<std::size_t>(index)];
+        Slot& slot = found->second;
         const std::lock_guard lock(slot.mutex);
         if (!slot.open) {
             SIDESTEP_TRY(slot.open, DirectGpu::open(cuda_, index, slot.ordinal));
@@ -136,7 +136,7 @@ private:
     explicit DirectGpus(std::shared_ptr<const driver::Cuda> cuda) : cuda_(std::move(cuda)) {}
 
     const std::shared_ptr<const driver::Cuda> cuda_;
-    std::vector<Slot> slots_;  // by topology index
+    std::map<int, Slot> slots_;  // by topology index: those that CUDA shows
 };
 
 }  // namespace sidestep::backends::cufile

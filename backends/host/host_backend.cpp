@@ -289,16 +289,14 @@ public:
 private:
     void emulate(const Topology& topology) {
         machine_shown_ = &topology;
-        std::vector<Bytes> gpu_bytes;
-        for (int gpu = 0; gpu < topology.gpu_count(); ++gpu) {
-            const auto id = topology.find(DeviceKind::gpu, gpu);
-            const Bytes model = id ? topology.device(*id).memory : 0;
-            gpu_bytes.push_back(options_.emulated_gpu_memory != 0 ? options_.emulated_gpu_memory : model);
-        }
+        std::map<int, Bytes> gpu_bytes;
         bool reduces = false;  // NVSwitches do since those that join GPUs of compute capability 9.0
         for (const Device& device : topology.devices()) {
             if (device.kind == DeviceKind::cpu) model_nodes_.push_back(device.index);
             if (device.kind == DeviceKind::nvswitch) multicast_ = true;
+            if (device.kind == DeviceKind::gpu)
+                gpu_bytes[device.index] =
+                    options_.emulated_gpu_memory != 0 ? options_.emulated_gpu_memory : device.memory;
             const auto cc = device.properties.find("cc");
             if (device.kind == DeviceKind::gpu && cc != device.properties.end())
                 reduces |= std::strtol(cc->second.c_str(), nullptr, 10) >= 9;

@@ -93,14 +93,14 @@ Result<std::shared_ptr<MappedMemory>> MachineMemory::take(Bytes bytes, int numa_
     return std::make_shared<MappedMemory>(std::move(map), bytes, numa_node, shared_from_this());
 }
 
-EmulatedMemory::EmulatedMemory(std::vector<Bytes> gpu_bytes, std::shared_ptr<MachineMemory> machine)
+EmulatedMemory::EmulatedMemory(std::map<int, Bytes> gpu_bytes, std::shared_ptr<MachineMemory> machine)
     : machine_(std::move(machine)) {
-    for (const Bytes bytes : gpu_bytes) gpus_.push_back({bytes == 0 ? Buffer::whole : bytes, 0});
+    for (const auto& [gpu, bytes] : gpu_bytes) gpus_[gpu] = {bytes == 0 ? Buffer::whole : bytes, 0};
 }
 
 Result<std::shared_ptr<void>> EmulatedMemory::reserve(int gpu, Bytes bytes) {
     const std::unique_lock lock(mutex_);
-    Gpu& state = gpus_[static_cast<std::size_t>(gpu)];
+    Gpu& state = gpus_.find(gpu)->second;
     const Bytes free = state.total - state.used;
     if (bytes > free) {
         return Error{ErrorCode::out_of_memory,
@@ -180,7 +180,7 @@ Result<backend::Description> EmulatedMemory::within(const Range& range, std::uin
 
 Result<backend::Description> EmulatedMemory::describe(const Buffer& buffer) const {
     const Place& place = buffer.place();
-    if (place.is_gpu() && (place.index() < 0 || place.index() >= static_cast<int>(gpus_.size()))) {
+    if (place.is_gpu() && gpus_.count(place.index()) == 0) {
         return Error{ErrorCode::not_found,
                      fmt::format("there is no {}: this machine has {} GPUs", place.to_string(), gpus_.size()),
                      place.to_string()};

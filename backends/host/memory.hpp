@@ -70,8 +70,8 @@ private:
 class EmulatedMemory final : public backend::GpuAddresses,
                              public std::enable_shared_from_this<EmulatedMemory> {
 public:
-    // `gpu_bytes`: what each GPU may hand out, 0: whatever this machine has.
-    EmulatedMemory(std::vector<Bytes> gpu_bytes, std::shared_ptr<MachineMemory> machine);
+    // `gpu_bytes`: what each GPU, by its number, may hand out, 0: whatever this machine has.
+    EmulatedMemory(std::map<int, Bytes> gpu_bytes, std::shared_ptr<MachineMemory> machine);
 
     // Memory of a GPU, or pinned memory of the host. ErrorCode::out_of_memory names what was asked and
     // what is free.
@@ -118,7 +118,7 @@ private:
     const std::shared_ptr<MachineMemory> machine_;
     mutable std::shared_mutex mutex_;  // guards what follows
     std::uint64_t last_identity_ = 0;
-    std::vector<Gpu> gpus_;
+    std::map<int, Gpu> gpus_;  // all are there from the start
     Ranges ranges_;
 };
 

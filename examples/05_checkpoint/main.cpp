@@ -83,8 +83,8 @@ Result<void> run(const std::string& folder, Bytes size) {
     std::printf("%s\n", checkpoint->summary().c_str());
     LoadOptions load;
     load.to.clear();
-    for (int gpu = 0; gpu < context->topology().gpu_count() && gpu < 4; ++gpu)
-        load.to.push_back(Place::gpu(gpu));
+    for (const Device& device : context->topology().devices())
+        if (device.kind == DeviceKind::gpu && load.to.size() < 4) load.to.push_back(Place::gpu(device.index));
     auto loaded = context->load(*checkpoint, load).wait();
     if (!loaded) return loaded.error();
     std::printf("%s", loaded->report().c_str());

@@ -106,14 +106,14 @@ class Context:
         self._checksums = bool(network_checksums)
         self._encryption = bool(network_encryption)
         self._lock = threading.Lock()
-        self._numbers: List[int] = []
+        self._numbers: Dict[int, int] = {}
         self._opened: Optional[_core.Context] = None
         _all.add(self)
         topology = self._handle.topology
         if not topology.emulated and topology.gpu_count:
             self._numbers = _cuda.numbers(topology.gpu_bus_ids)
             self._handle.set_cuda_numbers(self._numbers)
-        self._machine = _devices.Machine(topology.gpu_count, self._numbers)
+        self._machine = _devices.Machine(list(topology.gpu_bus_ids), self._numbers)
 
     def __repr__(self) -> str:
         topology = self.topology()

@@ -2,7 +2,7 @@
 
 import ctypes
 import functools
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ._errors import Error
 
@@ -26,8 +26,8 @@ def _address(bus_id: str) -> Optional[Tuple[int, ...]]:
         return None
 
 
-def numbers(bus_ids: Sequence[str]) -> List[int]:
-    """CUDA's number of each GPU; -1 for one that CUDA_VISIBLE_DEVICES hides. NVML's order, which places use, and CUDA's
+def numbers(bus_ids: Mapping[int, str]) -> Dict[int, int]:
+    """CUDA's number of each GPU, by NVML's; -1 for one that CUDA_VISIBLE_DEVICES hides. NVML's order, which places use, and CUDA's
     differ with that variable and with CUDA_DEVICE_ORDER."""
     driver = _driver()
     found = {}
@@ -38,7 +38,7 @@ def numbers(bus_ids: Sequence[str]) -> List[int]:
             if driver.cuDeviceGet(ctypes.byref(device), number) == 0 and \
                     driver.cuDeviceGetPCIBusId(text, len(text), device) == 0:
                 found[_address(text.value.decode())] = number
-    return [found.get(_address(bus_id), -1) for bus_id in bus_ids]
+    return {gpu: found.get(_address(bus_id), -1) for gpu, bus_id in bus_ids.items()}
 
 
 def synchronize(number: int) -> None:

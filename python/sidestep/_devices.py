@@ -2,15 +2,15 @@
 
 import operator
 import re
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ._errors import Error
 
 
 class Machine(NamedTuple):
     """What names of devices are read against."""
-    gpu_count: int
-    cuda_numbers: Sequence[int]  # of gpu:0, gpu:1, ...; empty where GPUs are emulated: then they are the same
+    gpus: Sequence[int]  # their numbers, with a gap where the driver has lost one
+    cuda_numbers: Mapping[int, int]  # by those; empty where GPUs are emulated: then they are the same
 
 
 def _number(device: Any) -> Optional[int]:
@@ -28,14 +28,15 @@ def _gpu_of_cuda(number: int, machine: Machine) -> str:
         raise Error(f"there is no cuda:{number}", "invalid_argument", "device", "CUDA counts from 0")
     if not machine.cuda_numbers:
         return f"gpu:{number}"
-    if number not in machine.cuda_numbers:
-        raise Error(f"there is no cuda:{number}: this process's CUDA shows {_visible(machine)} of {machine.gpu_count} GPUs",
-                    "not_found", f"cuda:{number}")
-    return f"gpu:{machine.cuda_numbers.index(number)}"
+    for gpu, shown in machine.cuda_numbers.items():
+        if shown == number:
+            return f"gpu:{gpu}"
+    raise Error(f"there is no cuda:{number}: this process's CUDA shows {_visible(machine)} of {len(machine.gpus)} GPUs",
+                "not_found", f"cuda:{number}")
 
 
 def _visible(machine: Machine) -> int:
-    return sum(number >= 0 for number in machine.cuda_numbers)
+    return sum(number >= 0 for number in machine.cuda_numbers.values())
 
 
 def place_of(device: Any, machine: Machine) -> str:
@@ -67,7 +68,7 @@ def places_of(device: Any, machine: Machine) -> Tuple[List[Tuple[Any, str]], boo
         return [(one, place_of(one, machine)) for one in device], True
     if isinstance(device, str) and device in ("gpu:all", "cuda:all"):
         if device == "gpu:all" or not machine.cuda_numbers:
-            numbers = range(machine.gpu_count)
+            numbers = machine.gpus
         else:
             numbers = range(_visible(machine))
         if not numbers:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -110,7 +111,7 @@ public:
     const Topology& topology() const { return context().topology(); }
 
     // For each GPU CUDA's number, -1: hidden from this process. Without, GPUs are taken for emulated ones.
-    void set_cuda_numbers(std::vector<int> numbers) { cuda_numbers_ = std::move(numbers); }
+    void set_cuda_numbers(std::map<int, int> numbers) { cuda_numbers_ = std::move(numbers); }
 
     std::unique_ptr<Held<Serving>> serve(const std::string& listen, const std::string& allow,
                                          const std::string& key_file, const std::string& name,
@@ -227,8 +228,8 @@ private:
 
     dlpack::Device device_of(const Place& place) const {
         if (!place.is_gpu() || cuda_numbers_.empty()) return {dlpack::on_cpu, 0};
-        const auto index = static_cast<std::size_t>(place.index());
-        return {dlpack::on_cuda, index < cuda_numbers_.size() ? cuda_numbers_[index] : -1};
+        const auto found = cuda_numbers_.find(place.index());
+        return {dlpack::on_cuda, found == cuda_numbers_.end() ? -1 : found->second};
     }
 
     Tensor loaded_tensor(const std::shared_ptr<const void>& owner, const LoadedTensor& loaded,
@@ -246,7 +247,7 @@ private:
     }
 
     std::shared_ptr<const void> context_;
-    std::vector<int> cuda_numbers_;
+    std::map<int, int> cuda_numbers_;  // by GPU
 };
 
 // (who, bytes), or None where none comes in that many milliseconds; Ctrl-C ends the wait.

@@ -1,6 +1,7 @@
 #include "values.hpp"
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -196,14 +197,12 @@ void define_topology(py::module_& module) {
         .def_property_readonly(
             "gpu_bus_ids",
             [](const Topology& topology) {
-                std::vector<std::string> ids;
-                for (int i = 0; i < topology.gpu_count(); ++i) {
-                    const auto id = topology.find(DeviceKind::gpu, i);
-                    ids.push_back(id ? topology.device(*id).bus_id : std::string());
-                }
+                std::map<int, std::string> ids;
+                for (const Device& device : topology.devices())
+                    if (device.kind == DeviceKind::gpu) ids.emplace(device.index, device.bus_id);
                 return ids;
             },
-            "PCI bus ids of gpu:0, gpu:1, ...")
+            "The PCI bus ids of the GPUs, by their numbers, which may have gaps.")
         .def_property_readonly(
             "notes", [](const Topology& topology) { return decoded(topology.notes()); },
             "What could not be read, and why.")

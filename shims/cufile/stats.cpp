@@ -283,13 +283,15 @@ Refusal Statistics::fill(CUfileStatsLevel3_t& stats) const {
     if (auto refused = seen(3, all)) return refused;
     const Topology& topology = Driver::get().context()->topology();
     // The padding behind it too.
-    const auto gpus = std::min<std::uint64_t>(static_cast<std::uint64_t>(topology.gpu_count()), most_gpus);
+    std::uint64_t gpus = 0;  // one more than the highest number
+    for (std::size_t i = 0; i < most_gpus; ++i)
+        if (topology.find(DeviceKind::gpu, static_cast<int>(i))) gpus = i + 1;
     Writer writer(&stats);
     writer.write_second(all.totals, all.seconds);
     writer.write(&gpus, sizeof gpus);
     for (std::size_t i = 0; i < most_gpus; ++i) {
         CUfilePerGpuStats_t of_gpu{};
-        if (const auto id = topology.find(DeviceKind::gpu, static_cast<int>(i)); i < gpus && id) {
+        if (const auto id = topology.find(DeviceKind::gpu, static_cast<int>(i))) {
             fill_name(topology.device(*id).bus_id, of_gpu.uuid);
             fill_gpu(all.totals.gpus[i], all.seconds, of_gpu);
         }

@@ -42,10 +42,10 @@ std::string plain_bus_id(const std::string& text) {
 }
 
 Result<Gpu> emulated_device(const Context& context, int number) {
-    const int count = context.topology().gpu_count();
-    if (number < 0 || number >= count)
+    const Topology& topology = context.topology();
+    if (!topology.find(DeviceKind::gpu, number))
         return bad_argument(
-            fmt::format("there is no GPU {}: {} has {} GPUs", number, context.topology().name(), count));
+            fmt::format("there is no GPU {}: {} has {} GPUs", number, topology.name(), topology.gpu_count()));
     return Gpu{number, Place::gpu(number), true};
 }
 
@@ -63,11 +63,9 @@ Result<Gpu> cuda_device(const Context& context, int number) {
                      fmt::format("CUDA does not report the PCI address of device {}", number),
                      "cuDeviceGetPCIBusId",
                      {}};
-    for (int index = 0; index < topology.gpu_count(); ++index) {
-        const auto id = topology.find(DeviceKind::gpu, index);
-        if (id && plain_bus_id(topology.device(*id).bus_id) == plain_bus_id(text.data()))
-            return Gpu{number, Place::gpu(index), false};
-    }
+    for (const Device& found : topology.devices())
+        if (found.kind == DeviceKind::gpu && plain_bus_id(found.bus_id) == plain_bus_id(text.data()))
+            return Gpu{number, Place::gpu(found.index), false};
     return Error{
         ErrorCode::not_found,
         fmt::format("CUDA's device {} ({}) is not among the GPUs found in this machine", number, text.data()),

@@ -7,6 +7,7 @@
 #include "base/try.hpp"
 #include "context/impl.hpp"
 #include "context/network.hpp"
+#include "topology/numbers.hpp"
 #include "topology/text_file_reader.hpp"
 #include "transfer/batch_plan.hpp"
 
@@ -75,7 +76,8 @@ Result<Context> Context::open(ContextOptions options) {
     const bool asked = options.relay_memory != ContextOptions{}.relay_memory;
     const Bytes relay = asked ? options.relay_memory : environment.relay_memory;
     if (relay != transfer::StagingPool::default_relay_limit)
-        for (int gpu = 0; gpu < impl->topology.gpu_count(); ++gpu) pool.set_relay_limit(gpu, relay);
+        for (const int gpu : topology::numbers_of(impl->topology, DeviceKind::gpu))
+            pool.set_relay_limit(gpu, relay);
     impl->pins = std::make_shared<sidestep::context::Pins>(environment.pinned_cache);
     return Context(std::move(impl));
 }

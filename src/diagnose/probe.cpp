@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include <sidestep/allocation.hpp>
 
 #include "base/try.hpp"
+#include "topology/numbers.hpp"
 
 namespace sidestep {
 
@@ -55,8 +57,8 @@ private:
 
     const Context& context_;
     ProbeOptions options_;
-    std::vector<Allocation> sources_;  // by GPU
-    std::vector<Allocation> targets_;
+    std::map<int, Allocation> sources_;  // by GPU
+    std::map<int, Allocation> targets_;
     std::vector<Allocation> host_;  // what is sent, and what comes back
     std::uint64_t seed_ = 1;
 };
@@ -81,8 +83,8 @@ Result<double> Prober::time(const Buffer& from, const Buffer& to, const CopyOpti
 
 // Sends a pattern that was never sent before, to a target that holds another one, and looks at every byte.
 Result<void> Prober::check(int from, int to, const CopyOptions& options, PairProbe& probe) {
-    const Buffer& source = sources_[static_cast<std::size_t>(from)].buffer();
-    const Buffer& target = targets_[static_cast<std::size_t>(to)].buffer();
+    const Buffer& source = sources_.at(from).buffer();
+    const Buffer& target = targets_.at(to).buffer();
     const Buffer& sent = host_[0].buffer();
     const Buffer& came = host_[1].buffer();
     fill(host_[1], seed_ << 40);
@@ -113,8 +115,8 @@ Result<PairProbe> Prober::probe_engine(int from, int to, const Engine& engine) {
     CopyOptions options;
     options.require = Require::direct;
     options.prefer = engine.prefer;
-    const Buffer& source = sources_[static_cast<std::size_t>(from)].buffer();
-    const Buffer& target = targets_[static_cast<std::size_t>(to)].buffer();
+    const Buffer& source = sources_.at(from).buffer();
+    const Buffer& target = targets_.at(to).buffer();
     const auto route = context_.route(source, target, options);
     if (!route.ok()) {
         if (route.error().code != ErrorCode::path_unavailable) return route.error();
@@ -137,8 +139,7 @@ Result<PairProbe> Prober::probe_engine(int from, int to, const Engine& engine) {
 Result<void> Prober::probe(int from, int to, ProbeReport& report) {
     CopyOptions bounce;
     bounce.require = Require::host;
-    SIDESTEP_TRY(const double bounced, time(sources_[static_cast<std::size_t>(from)].buffer(),
-                                            targets_[static_cast<std::size_t>(to)].buffer(), bounce));
+    SIDESTEP_TRY(const double bounced, time(sources_.at(from).buffer(), targets_.at(to).buffer(), bounce));
     for (const Engine& engine : engines) {
         SIDESTEP_TRY(PairProbe probe, probe_engine(from, to, engine));
         probe.bounce_gb_per_s = bounced;
@@ -149,14 +150,14 @@ Result<void> Prober::probe(int from, int to, ProbeReport& report) {
 
 Result<ProbeReport> Prober::run() {
     const Topology& topology = context_.topology();
-    const int gpus = topology.gpu_count();
+    const std::vector<int> gpus = topology::numbers_of(topology, DeviceKind::gpu);
     const Bytes bytes = options_.bytes / sizeof(std::uint64_t) * sizeof(std::uint64_t);
     options_.repeats = std::max(options_.repeats, 1);
-    for (int gpu = 0; gpu < gpus; ++gpu) {
+    for (const int gpu : gpus) {
         SIDESTEP_TRY(Allocation source, context_.allocate(Place::gpu(gpu), bytes));
         SIDESTEP_TRY(Allocation target, context_.allocate(Place::gpu(gpu), bytes));
-        sources_.push_back(std::move(source));
-        targets_.push_back(std::move(target));
+        sources_.emplace(gpu, std::move(source));
+        targets_.emplace(gpu, std::move(target));
     }
     for (int i = 0; i < 2; ++i) {
         SIDESTEP_TRY(Allocation host, context_.allocate(Place::host(), bytes));
@@ -167,10 +168,10 @@ Result<ProbeReport> Prober::run() {
     report.emulated = topology.emulated();
     report.bytes = bytes;
     int done = 0;
-    const int all = gpus * (gpus - 1);
+    const int all = topology.gpu_count() * (topology.gpu_count() - 1);
     if (options_.progress && !options_.progress(done, all)) return report;
-    for (int from = 0; from < gpus; ++from) {
-        for (int to = 0; to < gpus; ++to) {
+    for (const int from : gpus) {
+        for (const int to : gpus) {
             if (from == to) continue;
             SIDESTEP_CHECK(probe(from, to, report));
             if (options_.progress && !options_.progress(++done, all)) return report;

@@ -10,6 +10,7 @@
 
 #include "topology/faults.hpp"
 #include "topology/link_rates.hpp"
+#include "topology/numbers.hpp"
 #include "topology/peer_reasons.hpp"
 
 namespace sidestep::diagnose {
@@ -59,7 +60,11 @@ public:
     std::string driver_version() const override {
         return property(topology_.parts().properties, "nvml_driver");
     }
-    Result<int> gpu_count() const override { return topology_.gpu_count(); }
+    // As NVML does it counts those that it has lost.
+    Result<int> gpu_count() const override {
+        const auto numbers = topology::numbers_of(topology_, DeviceKind::gpu);
+        return numbers.empty() ? 0 : numbers.back() + 1;
+    }
     Result<NvmlGpu> gpu(int index) const override;
     Result<std::vector<NvmlLink>> links(int index) const override;
     Result<P2pStatus> p2p(int from, int to, P2pCapability capability) const override;

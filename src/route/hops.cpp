@@ -237,9 +237,9 @@ std::vector<End> gpu_stops(const Topology& topology, const End& from_end, const 
     if (from == to || !mapped(from_end) || !mapped(to_end) || (from.is_host() && to.is_host())) return stops;
     // On machines of this size or less every relay is priced; relays of larger ones are all alike.
     constexpr int max_relays = 16;
-    for (int relay = 0; relay < std::min(topology.gpu_count(), max_relays); ++relay) {
+    for (int relay = 0; relay < max_relays; ++relay) {
         const Place place = Place::gpu(relay);
-        if (place == from || place == to) continue;
+        if (place == from || place == to || !topology.find(place)) continue;
         if (from.is_gpu() && !topology.peer_access(from.index(), relay).allowed) continue;
         if (to.is_gpu() && !topology.peer_access(relay, to.index()).allowed) continue;
         if ((from.is_host() || to.is_host()) && !linked(topology, relay, from.is_gpu() ? from : to)) continue;

@@ -89,8 +89,8 @@ Candidate quickest(const std::vector<Candidate>& relays) {
 void add_through_gpus(Search& search) {
     const Request& request = search.request;
     for (const End& stop : gpu_stops(search.topology, request.from, request.to)) {
-        const auto relay = static_cast<std::size_t>(stop.place.index());
-        if (relay < request.relay_memory.size() && request.relay_memory[relay] < 2 * min_lane_chunk)
+        const auto lent = request.relay_memory.find(stop.place.index());
+        if (lent != request.relay_memory.end() && lent->second < 2 * min_lane_chunk)
             refuse(search.refused, search.words(stop),
                    stop.place.to_string() + " lends copies of others no memory",
                    "raise Context::set_relay_memory or SIDESTEP_RELAY_MEMORY");

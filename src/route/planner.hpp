@@ -1,6 +1,7 @@
 // Topology and offers in, Route out. Pure functions: no clock, no device, no file is asked.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include <sidestep/options.hpp>
@@ -26,8 +27,8 @@ struct Request {
     Require require = Require::any;
     Prefer prefer = Prefer::automatic;
     Bytes max_staging = Bytes{256} << 20;
-    int lanes = 0;                         // as CopyOptions::lanes
-    std::vector<Bytes> relay_memory = {};  // by GPU: what it lends as a relay; empty: all lend
+    int lanes = 0;                           // as CopyOptions::lanes
+    std::map<int, Bytes> relay_memory = {};  // by GPU: what it lends as a relay; others lend
 };
 
 // Which offer and which of its capabilities carries out a hop.

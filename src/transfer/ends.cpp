@@ -6,6 +6,7 @@
 
 #include "base/object_store.hpp"
 #include "base/try.hpp"
+#include "topology/numbers.hpp"
 #include "transfer/shared_memory.hpp"
 
 namespace sidestep::transfer {
@@ -27,20 +28,16 @@ std::string without_gpus(const Topology& topology) {
 }
 
 Error no_such_device(const Topology& topology, const char* what, const char* form, const Place& place,
-                     int count) {
+                     DeviceKind kind) {
+    const std::vector<int> all = topology::numbers_of(topology, kind);
     std::string hint = fmt::format("this machine has no {}s", what);
-    if (place.is_gpu() && count == 0 && !topology.emulated()) hint = without_gpus(topology);
-    if (count == 1) hint = fmt::format("this machine has one {}, {}:0", what, form);
-    if (count > 1)
-        hint = fmt::format("this machine has {} {}s, {}:0 to {}:{}", count, what, form, form, count - 1);
+    if (place.is_gpu() && all.empty() && !topology.emulated()) hint = without_gpus(topology);
+    if (all.size() == 1) hint = fmt::format("this machine has one {}, {}:{}", what, form, all[0]);
+    if (all.size() > 1)
+        hint = fmt::format("this machine has {} {}s, {}:{} to {}:{}", all.size(), what, form, all.front(),
+                           form, all.back());
     return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",
                  std::move(hint)};
-}
-
-int count_of(const Topology& topology, DeviceKind kind) {
-    int count = 0;
-    for (const Device& device : topology.devices()) count += device.kind == kind ? 1 : 0;
-    return count;
 }
 
 // A GPU with coherent memory shows it as a NUMA node. That node is no separate place.
@@ -53,7 +50,7 @@ Error no_such_node(const Topology& topology, const Place& place) {
             fmt::format("NUMA node {} is the memory of {}, not of the host", place.index(), device.name),
             place.to_string(), "use " + device.name};
     }
-    return no_such_device(topology, "NUMA node", "host", place, count_of(topology, DeviceKind::cpu));
+    return no_such_device(topology, "NUMA node", "host", place, DeviceKind::cpu);
 }
 
 // Host memory is described only where its kind matters: a copy with a GPU at the other end, since asking costs as
@@ -144,7 +141,7 @@ Result<void> check_here(const Topology& topology, const Place& place) {
         return Error{ErrorCode::unsupported, "this is done with places of this machine alone",
                      place.to_string()};
     if (place.is_gpu() && !topology.find(place))
-        return no_such_device(topology, "GPU", "gpu", place, topology.gpu_count());
+        return no_such_device(topology, "GPU", "gpu", place, DeviceKind::gpu);
     if (place.is_p2pmem() && topology.emulated())
         return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",
                      "an emulated machine has no peer-to-peer memory"};

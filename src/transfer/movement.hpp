@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,6 +15,7 @@
 
 #include <sidestep/options.hpp>
 #include "base/blocking_calls.hpp"
+#include "topology/numbers.hpp"
 #include "transfer/activity.hpp"
 #include "transfer/lookout.hpp"
 #include "transfer/plans.hpp"
@@ -29,7 +32,9 @@ enum class Direction { to_gpu, from_gpu };
 // from several threads; outlives every Use.
 class HostLinkTraffic {
 public:
-    explicit HostLinkTraffic(int gpus) : counters_(static_cast<std::size_t>(gpus) * 2) {}
+    explicit HostLinkTraffic(const Topology& topology) {
+        for (const int gpu : topology::numbers_of(topology, DeviceKind::gpu)) counters_[gpu];
+    }
 
     struct Leave {
         void operator()(std::atomic<int>* counter) const { counter->fetch_sub(1, std::memory_order_relaxed); }
@@ -43,11 +48,11 @@ public:
     }
     // How many copies of that GPU's own are at work.
     std::atomic<int>& counter(int gpu, Direction direction) {
-        return counters_[static_cast<std::size_t>(gpu) * 2 + (direction == Direction::to_gpu ? 0 : 1)];
+        return counters_.find(gpu)->second[direction == Direction::to_gpu ? 0 : 1];
     }
 
 private:
-    std::vector<std::atomic<int>> counters_;
+    std::map<int, std::array<std::atomic<int>, 2>> counters_;  // all are there from the start
 };
 
 // What the movements of one engine share. Outlives them, but for those that hang at the engine's end.
@@ -56,11 +61,11 @@ struct Machine {
     const backend::Registry& registry;
     const std::chrono::milliseconds drain_limit;  // as Engine's
     const std::shared_ptr<Lookout> lookout;
-    StagingPool pool{registry, topology.gpu_count()};
+    StagingPool pool{registry};
     Plans plans{topology, registry, pool};
     // Emptied when the engine goes, since it holds what belongs to the backends.
     const std::shared_ptr<Registrations> registrations = std::make_shared<Registrations>();
-    HostLinkTraffic traffic{topology.gpu_count()};
+    HostLinkTraffic traffic{topology};
     StreamOrder streams{registry};
     // Where published memory is found; null: it is refused. Set before the first copy.
     SharedMemory* shared = nullptr;

@@ -201,10 +201,10 @@ Bytes StagingPool::relay_limit(int gpu) const {
     return relays_[gpu].limit;
 }
 
-std::vector<Bytes> StagingPool::relay_limits() const {
-    std::vector<Bytes> limits;
+std::map<int, Bytes> StagingPool::relay_limits() const {
+    std::map<int, Bytes> limits;
     std::lock_guard lock(mutex_);
-    for (int gpu = 0; gpu < gpus_; ++gpu) limits.push_back(relays_[gpu].limit);
+    for (const auto& [gpu, relay] : relays_) limits.emplace(gpu, relay.limit);
     return limits;
 }
 

@@ -34,10 +34,8 @@ class StagingPool {
 public:
     static constexpr Bytes default_relay_limit = Bytes{64} << 20;
 
-    // Without slabs until set_pinned_bound() says how much of them there may be. `gpus`: how many
-    // relay_limits() tells of.
-    explicit StagingPool(const backend::Registry& registry, int gpus = 0)
-        : registry_(registry), gpus_(gpus) {}
+    // Without slabs until set_pinned_bound() says how much of them there may be.
+    explicit StagingPool(const backend::Registry& registry) : registry_(registry) {}
 
     // At least `bytes` bytes of that kind at that place. Fails with out_of_memory (of a GPU also where its
     // relay limit leaves too little, naming it), or unsupported where no backend allocates this kind. May
@@ -53,8 +51,8 @@ public:
     // given back; idle blocks beyond it are freed now. May block.
     void set_relay_limit(int gpu, Bytes bytes);
     Bytes relay_limit(int gpu) const;
-    // One for each GPU of the machine, and how often one was set.
-    std::vector<Bytes> relay_limits() const;
+    // Of GPUs that were asked about, the others have the default; and how often one was set.
+    std::map<int, Bytes> relay_limits() const;
     unsigned relay_changes() const { return relay_changes_.load(std::memory_order_acquire); }
 
     // Frees what was given back and may not be kept. May block; never called by the engine's thread.
@@ -86,7 +84,6 @@ private:
     void drop_idle(std::optional<int> gpu, Bytes max);
 
     const backend::Registry& registry_;
-    const int gpus_;
     std::mutex growing_;        // held while a slab is pinned, so that callers in the meantime share it
     mutable std::mutex mutex_;  // guards what follows
     Bytes pinned_bound_ = 0;

@@ -60,6 +60,23 @@ class Load(harness.CommandTest):
         self.assertIn(told["limit"], ["", *(stage["name"] for stage in told["stages"])])
         self.assertTrue(told["faster"])
 
+    def test_a_gpu_that_the_driver_lost_leaves_a_gap(self):
+        topology = self.json_of("topo", machine="dgx-h100!gpu:3.lost")
+        text = json.dumps(topology)
+        for number in range(6, 2, -1):
+            text = text.replace(f'"gpu:{number}"', f'"gpu:{number + 1}"')
+        topology = json.loads(text)
+        for device in topology["devices"]:
+            if device["kind"] == "gpu":
+                device["index"] = int(device["name"][4:])
+        machine = self.write("gap.json", json.dumps(topology).encode())
+        told = self.json_of("load", "model.safetensors", "--to", "gpu:all", machine=machine)
+        numbers = [0, 1, 2, 4, 5, 6, 7]
+        self.assertEqual([place["place"] for place in told["places"]], [f"gpu:{i}" for i in numbers])
+        bench = ["bench", "--smoke", "--case", "host_link"]
+        self.assertIn("gpu:7", self.succeed(*bench, machine=machine).out)
+        self.refused(USAGE, "gpu:3", *bench, "--gpu", "3", machine=machine)
+
     def test_members_are_documented(self):
         text = (harness.SOURCE_DIR / "docs" / "load.md").read_text()
         for member in self.json_of("load", "."):

@@ -17,7 +17,14 @@ namespace {
 
 constexpr unsigned int links = 18;  // of 26.562 GB/s each, as H200 has them
 
+constexpr Return gpu_is_lost = 15;
+
 DeviceTag devices[device_count] = {{0}, {1}};
+
+// With SIDESTEP_STAND_IN_LOST NVML has lost a third one, between the two.
+unsigned int lost() {
+    return std::getenv("SIDESTEP_STAND_IN_LOST") != nullptr ? 1 : 0;
+}
 
 void fill(PciInfo* pci, int index) {
     *pci = {};
@@ -37,12 +44,13 @@ Return nvmlShutdown() {
 }
 
 Return nvmlDeviceGetCount_v2(unsigned int* count) {
-    *count = device_count;
+    *count = device_count + lost();
     return success;
 }
 
 Return nvmlDeviceGetHandleByIndex_v2(unsigned int index, Device* device) {
-    *device = &devices[index];
+    if (lost() != 0 && index == 1) return gpu_is_lost;
+    *device = &devices[lost() != 0 && index == 2 ? 1 : index];
     return success;
 }
 

@@ -68,7 +68,7 @@ class TorchTest(PackageTest):
 
 class DeviceTest(PackageTest):
     # Of three GPUs the first is hidden from CUDA.
-    MACHINE = _devices.Machine(3, [-1, 0, 1])
+    MACHINE = _devices.Machine(range(3), {0: -1, 1: 0, 2: 1})
 
     def test_numbers_are_those_of_cuda(self):
         for number in (1, numpy.int64(1), numpy.uint8(1)):
@@ -76,9 +76,14 @@ class DeviceTest(PackageTest):
         self.assertEqual(_devices.places_of([0, numpy.int64(1)], self.MACHINE), ([(0, "gpu:1"), (1, "gpu:2")], True))
         self.assertEqual(self.context.allocate(numpy.int64(3), 16).place, "gpu:3")
 
+    def test_a_gpu_that_the_driver_lost_leaves_a_gap(self):
+        places = _devices.places_of("gpu:all", _devices.Machine([0, 2], {0: 0, 2: 1}))[0]
+        self.assertEqual(places, [("gpu:0", "gpu:0"), ("gpu:2", "gpu:2")])
+        self.assertEqual(_devices.place_of(1, _devices.Machine([0, 2], {0: 0, 2: 1})), "gpu:2")
+
     def test_a_number_below_zero_is_no_hidden_gpu(self):
         for number in (-1, -2, numpy.int64(-1)):
-            for machine in (self.MACHINE, _devices.Machine(3, [])):
+            for machine in (self.MACHINE, _devices.Machine(range(3), {})):
                 self.fails("invalid_argument", _devices.place_of, number, machine)
                 self.fails("invalid_argument", _devices.places_of, [number], machine)
         self.fails("not_found", _devices.place_of, 2, self.MACHINE)

@@ -180,13 +180,13 @@ class ModuleTest(PackageTest):
             self.fails("invalid_argument", self.context.place_of, wrong)
 
     def test_cudas_numbers_are_not_nvmls(self):
-        machine = sidestep._devices.Machine(4, [-1, 1, 0, -1])  # CUDA_VISIBLE_DEVICES=2,1
+        machine = sidestep._devices.Machine(range(4), {0: -1, 1: 1, 2: 0, 3: -1})  # CUDA_VISIBLE_DEVICES=2,1
         places = sidestep._devices.places_of
         self.assertEqual(places("cuda:all", machine), ([("cuda:0", "gpu:2"), ("cuda:1", "gpu:1")], True))
         self.assertEqual([place for _, place in places("gpu:all", machine)[0]], ["gpu:0", "gpu:1", "gpu:2", "gpu:3"])
         self.assertEqual(places(["cpu", 0], machine), ([("cpu", "host"), (0, "gpu:2")], True))
         self.fails("not_found", places, "cuda:2", machine)
-        self.fails("not_found", places, "cuda:all", sidestep._devices.Machine(0, []))
+        self.fails("not_found", places, "cuda:all", sidestep._devices.Machine([], {}))
         self.fails("invalid_argument", places, [], machine)
 
 

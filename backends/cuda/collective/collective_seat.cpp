@@ -169,9 +169,7 @@ Result<backend::Extent> CollectiveSeat::extent(const void* address) {
 // Asks the driver without a context on the other GPU; nothing is known of one that this process does not see.
 Result<void> CollectiveSeat::check_access(const Place& place) const {
     const int other = place.index();
-    if (!place.is_gpu() || other == gpu_.index() || other < 0 ||
-        other >= static_cast<int>(seats_.gpus.count()))
-        return {};
+    if (!place.is_gpu() || other == gpu_.index()) return {};
     const int ordinal = seats_.gpus.ordinal_of(other);
     CUdevice device = 0;
     if (ordinal < 0) return {};

@@ -7,6 +7,7 @@
 #include "backends/cuda/allocate.hpp"
 #include "backends/cuda/collective/collective_seat.hpp"
 #include "base/try.hpp"
+#include "topology/numbers.hpp"
 
 namespace sidestep::backends::cuda {
 
@@ -32,8 +33,9 @@ void HostPages::give_back(void* words) {
 // Only over NVLink and its like GPUs have native atomics.
 Seats::Seats(Gpus& all, Peers& between, std::mutex& of_grants, Ipc& shared, const Topology& topology)
     : gpus(all), peers(between), grants(of_grants), ipc(shared), pages(all) {
-    for (int gpu = 0; gpu < topology.gpu_count(); ++gpu)
-        for (int other = 0; other < topology.gpu_count(); ++other) {
+    const auto numbers = topology::numbers_of(topology, DeviceKind::gpu);
+    for (const int gpu : numbers)
+        for (const int other : numbers) {
             if (other == gpu) continue;
             const PeerAccess access = topology.peer_access(gpu, other);
             if (access.allowed && access.atomics) nvlinks_.emplace(gpu, other);

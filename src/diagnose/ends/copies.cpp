@@ -9,12 +9,13 @@
 #include "base/try.hpp"
 #include "diagnose/ends/ends.hpp"
 #include "driver/random.hpp"
+#include "topology/numbers.hpp"
 
 namespace sidestep::diagnose {
 namespace {
 
 constexpr int rounds = 3;
-constexpr int most_gpus = 64;
+constexpr std::size_t most_gpus = 64;
 constexpr EndCheck copy_check{"end-copy", "A copy to the node and back",
                               "Copies to this place fail, or bring wrong bytes.",
                               "Do not use this way before the cause is found: SIDESTEP_NETWORK=tcp leaves "
@@ -110,7 +111,9 @@ Result<std::vector<Finding>> try_copies(const Context& context, const std::strin
     Copies copies(context, std::move(sent), std::move(came));
     std::vector<Finding> findings;
     findings.push_back(finding_for("end-copy-host", copies.try_place(Place::host().on(node))));
-    for (int gpu = 0; gpu < std::min(topology.gpu_count(), most_gpus); ++gpu)
+    auto gpus = topology::numbers_of(topology, DeviceKind::gpu);
+    if (gpus.size() > most_gpus) gpus.resize(most_gpus);
+    for (const int gpu : gpus)
         findings.push_back(
             finding_for(fmt::format("end-copy-gpu-{}", gpu), copies.try_place(Place::gpu(gpu).on(node))));
     return findings;

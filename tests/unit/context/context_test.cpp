@@ -46,6 +46,43 @@ TEST(ContextOptions, AnyOfThemMayBeNamedAlone) {
     EXPECT_TRUE(ContextOptions{.key_file = "key"}.probe_file.empty());
 }
 
+// The numbers of the other GPUs stay as they were.
+TEST_F(ContextTest, AGpuThatTheDriverLostLeavesAGapAndTheOthersWork) {
+    Topology::Parts parts = Topology::open("dgx-h100!gpu:3.lost")->parts();
+    for (Device& device : parts.devices) {
+        if (device.kind != DeviceKind::gpu || device.index < 3) continue;
+        ++device.index;
+        device.name = Place::gpu(device.index).to_string();
+    }
+    ContextOptions options;
+    options.machine = path("gap.json");
+    options.relay_memory = 1_MiB;
+    test::put(options.machine, Topology::create(std::move(parts))->to_json());
+    auto opened = Context::open(options);
+    ASSERT_TRUE(opened) << opened.error().to_string();
+    ASSERT_TRUE(opened->topology().peer_access(0, 7).allowed);
+
+    const std::string source = make_file("source", 3'000'001);
+    auto last = opened->allocate(Place::gpu(7), 3'000'001);
+    auto first = opened->allocate(Place::gpu(0), 3'000'001);
+    ASSERT_TRUE(last) << last.error().to_string();
+    ASSERT_TRUE(first);
+    CopyOptions verify;
+    verify.verify = true;
+    for (const auto& [from, to] :
+         {std::pair(Buffer::file(source), last->buffer()), std::pair(last->buffer(), first->buffer()),
+          std::pair(first->buffer(), Buffer::file(path("target")))}) {
+        const auto copied = opened->copy(from, to, verify).wait();
+        ASSERT_TRUE(copied) << copied.error().to_string();
+    }
+    EXPECT_EQ(test::get(path("target")), test::get(source));
+    EXPECT_EQ(opened->allocate(Place::gpu(7), 1ull << 60).error().code, ErrorCode::out_of_memory);
+
+    const auto lost = opened->allocate(Place::gpu(3), 1);
+    EXPECT_EQ(lost.error().code, ErrorCode::not_found);
+    EXPECT_EQ(lost.error().hint, "this machine has 7 GPUs, gpu:0 to gpu:7");
+}
+
 TEST_F(ContextTest, FileToGpuToGpuToFile) {
     const Bytes size = 9'000'001;
     const std::string source = make_file("source", size);

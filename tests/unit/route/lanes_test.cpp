@@ -131,7 +131,7 @@ TEST(Lanes, BoundsAreKept) {
 
 TEST(Lanes, AGpuThatLendsNoMemoryIsLeftOutAndNamed) {
     route::Request asked = to_gpu(0);
-    asked.relay_memory = {64_MiB, 64_MiB, 0, 64_MiB};
+    asked.relay_memory = {{1, 64_MiB}, {2, 0}};
     const Route route = planned(four_and_a_switch(), asked);
     EXPECT_EQ(route.lanes.size(), 3U);
     EXPECT_TRUE(refuses(route, "host -> gpu:2 -> gpu:0", "gpu:2 lends copies of others no memory"))

@@ -35,7 +35,7 @@ protected:
 
     backend::Registry registry;
     FakeBackend* fake = nullptr;
-    StagingPool pool{registry, 2};
+    StagingPool pool{registry};
 };
 
 bool overlap(const Buffer& a, const Buffer& b) {
@@ -171,7 +171,7 @@ TEST_F(Staging, ARelayOverItsLimitIsRefusedByName) {
 
 TEST_F(Staging, ALimitOfZeroLendsNothing) {
     pool.set_relay_limit(0, 0);
-    EXPECT_EQ(pool.relay_limits(), (std::vector<Bytes>{0, 64_MiB}));
+    EXPECT_EQ(pool.relay_limits(), (std::map<int, Bytes>{{0, 0}}));
     auto refused = relay(1);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::out_of_memory);
