@@ -60,6 +60,19 @@ Result<Exchanges::Answers> Exchanges::call(Kind kind, const std::string& blob, s
     return answers;
 }
 
+void Exchanges::take_back(const Error& why) {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t number = agreed_;
+    lock.unlock();
+    withdraw(number, why);
+}
+
+Result<void> Exchanges::keeps(unsigned rank) {
+    const std::lock_guard lock(mutex_);
+    const auto found = taken_back_.find(rank);
+    return found == taken_back_.end() ? Result<void>() : found->second;
+}
+
 Message Exchanges::begin(Kind kind, const std::string& blob, std::uint32_t members) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t key = key_of(kind, members);
@@ -87,6 +100,8 @@ Result<std::vector<std::string>> Exchanges::gather(std::uint64_t number, const s
     Count& count = counts_[key_of(number)];
     count.calls = count_of(number);
     active_ = 0;
+    agreed_ = number;
+    taken_back_.clear();
     return blobs;
 }
 
@@ -175,11 +190,12 @@ void Exchanges::take_offer(unsigned rank, const Message& message) {
 }
 
 void Exchanges::take_withdrawal(unsigned rank, const Message& message) {
-    if (message.number == active_ && !failure_)
-        failure_ = Error{message.code == ErrorCode{0} ? ErrorCode::io_error : message.code,
-                         message.text,
-                         surroundings_.name(rank),
-                         {}};
+    const Error why{message.code == ErrorCode{0} ? ErrorCode::io_error : message.code,
+                    message.text,
+                    surroundings_.name(rank),
+                    {}};
+    if (message.number == active_ && !failure_) failure_ = why;
+    if (message.number == agreed_) taken_back_.emplace(rank, why);
     use_up(message.number);
 }
 

@@ -47,6 +47,11 @@ public:
     Result<Answers> call(Kind kind, const std::string& blob, std::uint32_t members,
                          driver::LocalSocket::Time until, const std::stop_token& stop);
 
+    // What the last call agreed on cannot be done on this rank.
+    void take_back(const Error& why);
+    // Why another rank has taken that back; success: it has not.
+    Result<void> keeps(unsigned rank);
+
     // By the service thread: Word::exchange, withdraw and withdrawn.
     void handle(unsigned rank, const Message& message);
     // Another rank is gone, or the group has ended.
@@ -90,7 +95,9 @@ private:
     std::map<std::uint64_t, Count> counts_;                       // by kind and members
     std::uint64_t active_ = 0;                                    // the number of the call under way; 0: none
     std::optional<Error> failure_;                                // of that one, as others tell it
-    Withdrawal withdrawal_;                                       // the last of this rank
+    std::uint64_t agreed_ = 0;              // the number of the last call that did not fail
+    std::map<unsigned, Error> taken_back_;  // by ranks that agreed to it
+    Withdrawal withdrawal_;                 // the last of this rank
 };
 
 }  // namespace sidestep::collective

@@ -394,12 +394,15 @@ Result<std::optional<Seating>> Member::split(int color, int key, driver::LocalSo
 
 // A rank leaves this group only after all have met in the new one. So one that has left before will not come.
 Result<void> Member::next_are_coming() const {
-    for (unsigned other = 0; other < static_cast<unsigned>(ranks()); ++other)
-        if ((next_ >> other & 1) != 0 && service_->absent(other))
+    for (unsigned other = 0; other < static_cast<unsigned>(ranks()); ++other) {
+        if ((next_ >> other & 1) == 0) continue;
+        SIDESTEP_CHECK(service_->exchanges().keeps(other));
+        if (service_->absent(other))
             return Error{ErrorCode::io_error,
                          fmt::format("{} has died or left", own().name_of_rank(other)),
                          own().name,
                          {}};
+    }
     return {};
 }
 

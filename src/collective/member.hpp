@@ -53,6 +53,8 @@ public:
 
     // Whether all ranks of the group that split() or shrink() has last agreed on may still join it.
     Result<void> next_are_coming() const;
+    // This one does not.
+    void does_not_come(const Error& why) const { service_->exchanges().take_back(why); }
 
     Result<void> status() const { return service_->status(); }
     Result<bool> idle() const;

@@ -36,10 +36,9 @@ struct Group::Impl {
     Result<void> call(Result<Operation> operation, CUstream_st* stream);
     Result<void> pair(bool sends, int peer, void* data, std::size_t count, Dtype dtype, CUstream_st* stream);
     Result<void> gather(Operation operation, CUstream_st* stream);
-    // Of a group that is made of this one.
-    std::function<Result<void>()> coming() const {
-        return [this] { return member->next_are_coming(); };
-    }
+    // To the group that split() or shrink() has agreed on.
+    Result<Group> join_next(const Seating& seating, const GroupOptions& options,
+                            const std::stop_token& stop) const;
 
     int depth = 0;  // of begin_calls()
     // Between begin_calls() and end_calls(): collectives, and all sends and receives as one operation.
@@ -340,13 +339,22 @@ Result<CollectivePlan> Group::explain(Collective collective, std::size_t count, 
     return impl_->member->explain(operation);
 }
 
+// The others would wait for a rank that has failed before it met them.
+Result<Group> Group::Impl::join_next(const Seating& seating, const GroupOptions& options,
+                                     const std::stop_token& stop) const {
+    auto group =
+        sidestep::join(context, seating, options, stop, [this] { return member->next_are_coming(); });
+    if (!group) member->does_not_come(group.error());
+    return group;
+}
+
 Result<std::optional<Group>> Group::split(int color, int key, const GroupOptions& options,
                                           std::stop_token stop) {
     SIDESTEP_CHECK(context::check(options));
     const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const auto seating, impl_->member->split(color, key, until, stop));
     if (!seating) return std::optional<Group>();
-    SIDESTEP_TRY(Group group, sidestep::join(impl_->context, *seating, options, stop, impl_->coming()));
+    SIDESTEP_TRY(Group group, impl_->join_next(*seating, options, stop));
     return std::optional<Group>(std::move(group));
 }
 
@@ -355,7 +363,7 @@ Result<Group> Group::shrink(const std::vector<int>& excluded, const GroupOptions
     SIDESTEP_CHECK(context::check(options));
     const auto until = impl_->member->join_deadline();
     SIDESTEP_TRY(const Seating seating, impl_->member->shrink(excluded, until, stop));
-    return sidestep::join(impl_->context, seating, options, stop, impl_->coming());
+    return impl_->join_next(seating, options, stop);
 }
 
 Result<void> Group::status() const {

@@ -93,5 +93,24 @@ TEST_F(Stops, EndAWaitForARankThatCameAndSaysNothing) {
     EXPECT_EQ(folder.entries(), 0u);
 }
 
+// The ranks have agreed on it. Those who wait for that rank hear of it at once, and not when their time to join is over.
+TEST_F(Stops, OfARankThatCannotComeToTheGroupOfASplitEndTheWaitOfTheOthers) {
+    auto groups = make(3, {std::chrono::minutes(10)});
+    // Rank 0 of a group reads it before it meets the others.
+    ::setenv("SIDESTEP_TUNING", "/no/such/figures", 1);
+    GroupOptions options{std::chrono::minutes(10)};
+    options.join_timeout = std::chrono::seconds(20);
+    groups::on_all(groups, [&](Group& group) {
+        const auto part = group.split(group.rank() == 1, 0, options);
+        EXPECT_EQ(part.ok() ? ErrorCode{0} : part.error().code, ErrorCode::not_found)
+            << (part.ok() ? "" : part.error().to_string());
+        const auto same = group.shrink({}, options);
+        EXPECT_EQ(same.ok() ? ErrorCode{0} : same.error().code, ErrorCode::not_found)
+            << (same.ok() ? "" : same.error().to_string());
+    });
+    ::unsetenv("SIDESTEP_TUNING");
+    groups::on_all(groups, [](Group& group) { EXPECT_TRUE(ok(group.split(0, 0))); });
+}
+
 }  // namespace
 }  // namespace sidestep::collective
