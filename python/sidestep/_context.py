@@ -164,14 +164,19 @@ class Context:
         options = set_options(_core.PublishOptions(), deadline=deadline)
         return Publication(name, self._handle.publish(text_of(name, "a name", "publish"), given.buffer, options), given)
 
-    def group(self, device: Any = None, *, id: Optional[str] = None, rank: int = 0, ranks: int = 1,
+    def group(self, device: Any = None, *, id: Optional[str] = None, rank: Optional[int] = None, ranks: Optional[int] = None,
               timeout: Optional[float] = None, name: str = "") -> Group:
         """Joins a group as one rank, and waits for the others: as the launcher says (`sidestep run -n`, torchrun, mpirun, srun),
-        or with an `id` of sidestep.new_group_id() that all ranks are given. `device` is this rank's GPU; None: that of the local
-        rank. timeout: seconds that a rank waits for another (60), 0: no limit. Ctrl-C ends the wait. `sidestep ps` shows `name`."""
+        or with an `id` of sidestep.new_group_id() that all ranks are given, `rank` and `ranks` (0 and 1, if left out). `device` is
+        this rank's GPU; None: that of the local rank. timeout: seconds that a rank waits for another (60), 0: no limit. Ctrl-C ends
+        the wait. `sidestep ps` shows `name`."""
+        if id is None and (rank is not None or ranks is not None):
+            raise Error("rank and ranks come from the launcher where no id is given", "invalid_argument", "group",
+                        "give all ranks one id of sidestep.new_group_id(), or leave rank and ranks out")
         place = "" if device is None else self.place_of(device)
-        return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"), number_of(rank, "rank", "group", (1 << 31) - 1),
-                                        number_of(ranks, "ranks", "group", (1 << 31) - 1), place,
+        return Group(self._handle.group("" if id is None else text_of(id, "an id", "group"),
+                                        number_of(0 if rank is None else rank, "rank", "group", (1 << 31) - 1),
+                                        number_of(1 if ranks is None else ranks, "ranks", "group", (1 << 31) - 1), place,
                                         None if timeout is None else seconds_of(timeout, "timeout"), text_of(name, "a name", "group")))
 
     def place_of(self, device: Any) -> str:

@@ -118,7 +118,8 @@ class WrongTypeTest(PackageTest):
         group, serve, notify = self.context.group, self.context.serve, self.context.notify
         for wrong in ("1", 1.5, None, [], -1, 1 << 64):
             for option in ("rank", "ranks"):
-                self.says(f"{option} is", group, "gpu:0", id="0" * 32, **{option: wrong})
+                if wrong is not None:
+                    self.says(f"{option} is", group, "gpu:0", id="0" * 32, **{option: wrong})
             for option in ("notifications", "rate"):
                 self.says(f"{option} is", serve, "host", listen="127.0.0.1:0", key_file=self.folder / "key", **{option: wrong})
         for wrong in ("soon", [], -1):

@@ -84,6 +84,8 @@ class GroupTest(PackageTest):
         with self.assertRaises(TimeoutError):
             self.context.group("gpu:0", id=sidestep.new_group_id(), rank=0, ranks=2, timeout=0.2)
         self.fails("not_found", self.context.group)  # no launcher
+        for given in ({"rank": 0}, {"ranks": 2}, {"rank": 1, "ranks": 2}):
+            self.assertIn("new_group_id", str(self.fails("invalid_argument", self.context.group, **given)))
 
     def test_timeouts(self):
         # One that is too short for milliseconds is no wait without end.
@@ -96,6 +98,11 @@ class GroupTest(PackageTest):
     def test_as_sidestep_run_starts_it(self):
         program = """
 import sidestep
+try:
+    sidestep.Context().group(rank=0, ranks=1)
+    print("taken for those of the launcher")
+except sidestep.Error:
+    pass
 group = sidestep.Context().group()
 tensor = group_memory = sidestep.allocate(group.place, 4).view("I32", (1,))
 sidestep.copy((group.rank + 1).to_bytes(4, "little"), tensor)
