@@ -81,8 +81,8 @@ Result<ncclResult_t> checked(const Request& request, Call& call) {
                                         (*communicator)->ranks()));
     if (auto good = check_count(call, (*communicator)->ranks()); !good.ok()) return good.error();
     if (auto good = check_buffers(call, (*communicator)->rank()); !good.ok()) return good.error();
-    // A send of nothing still meets a receive; a collective of nothing is over.
-    if (call.count == 0 && !call.is_pair()) {
+    // Nobody waits for what moves nothing, so it is over: a send or receive too.
+    if (call.count == 0) {
         if (auto good = (*communicator)->status(); !good.ok()) return good.error();
         return ncclSuccess;
     }

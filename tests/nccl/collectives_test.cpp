@@ -100,6 +100,7 @@ TEST_F(NcclCollectives, NothingToDoIsDone) {
     }));
     // Not even a partner is needed.
     EXPECT_NCCL(ncclReduce(nullptr, nullptr, 0, ncclInt8, ncclSum, 0, world[2], nullptr));
+    EXPECT_NCCL(ncclSend(nullptr, 0, ncclInt8, 1, world[2], nullptr));
     EXPECT_EQ(decode(ncclFloat32, data[3].data(), 4), values(3, 4));
 }
 
