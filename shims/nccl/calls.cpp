@@ -75,7 +75,7 @@ Result<void> run_in_order(const std::vector<Job>& jobs) {
     return first;
 }
 
-// Jobs about the same thing.
+// Jobs about the same thing: all of them block, or none.
 using Chain = std::shared_ptr<const std::vector<Job>>;
 
 std::vector<Chain> chains_of(std::vector<Job> jobs) {
@@ -91,17 +91,12 @@ std::vector<Chain> chains_of(std::vector<Job> jobs) {
     return chains;
 }
 
-// Where one of them blocks, the end of the group waits for the chain.
-bool blocks(const Chain& chain) {
-    return std::any_of(chain->begin(), chain->end(), [](const Job& job) { return job.blocking; });
-}
-
 // Starts a thread for the chain, which runs it once `all_started` is true. Blocking ones are added to
 // `threads` and write their result there.
 Result<void> start(const Chain& chain, const std::shared_future<bool>& all_started,
                    std::vector<std::jthread>& threads, Result<void>& result) {
     try {
-        if (blocks(chain)) {
+        if (chain->front().blocking) {
             threads.emplace_back([chain, all_started, &result] {
                 if (all_started.get()) result = run_in_order(*chain);
             });
@@ -122,7 +117,7 @@ Result<void> start(const Chain& chain, const std::shared_future<bool>& all_start
 Result<bool> run_jobs(std::vector<Job> jobs) {
     const std::vector<Chain> chains = chains_of(std::move(jobs));
     bool background = false;
-    for (const Chain& chain : chains) background |= !blocks(chain);
+    for (const Chain& chain : chains) background |= !chain->front().blocking;
     const auto enter = [&] {
         for (const Chain& chain : chains)
             for (const Job& job : *chain)

@@ -29,10 +29,11 @@ Result<ncclComm_t> adopt(const Communicator& parent, const Config& config, Group
     return make_handle(child);
 }
 
-// A job about `parent` that may go on in the background: the parent's state tells how it ended.
-Job about(const std::shared_ptr<Communicator>& parent, bool blocking, std::function<Result<void>()> run) {
-    Job job{parent.get(), blocking, std::move(run)};
-    if (!blocking) job.busy = parent;
+// A job about `parent`. It goes on in the background where the parent does not block, as in NCCL whatever its child does; the
+// parent's state tells how it ended.
+Job about(const std::shared_ptr<Communicator>& parent, std::function<Result<void>()> run) {
+    Job job{parent.get(), parent->config().blocking, std::move(run)};
+    if (!job.blocking) job.busy = parent;
     return job;
 }
 
@@ -94,7 +95,7 @@ Result<ncclResult_t> join(const Joining& joining, const Gpu& device) {
 
 Result<ncclResult_t> split(std::shared_ptr<Communicator> parent, int color, int key, ncclComm_t* into,
                            const Config& config) {
-    return submit(about(parent, config.blocking, [=]() -> Result<void> {
+    return submit(about(parent, [=]() -> Result<void> {
         auto group = parent->split(color, key, config.options());
         if (!group.ok()) return group.error();
         if (!group->has_value()) return {};
@@ -107,7 +108,7 @@ Result<ncclResult_t> split(std::shared_ptr<Communicator> parent, int color, int 
 
 Result<ncclResult_t> shrink(std::shared_ptr<Communicator> parent, std::vector<int> excluded, bool abort_first,
                             ncclComm_t* into, const Config& config) {
-    return submit(about(parent, config.blocking, [=]() -> Result<void> {
+    return submit(about(parent, [=]() -> Result<void> {
         auto group = parent->shrink(excluded, abort_first, config.options());
         if (!group.ok()) return group.error();
         auto child = adopt(*parent, config, std::move(*group));
@@ -118,8 +119,7 @@ Result<ncclResult_t> shrink(std::shared_ptr<Communicator> parent, std::vector<in
 }
 
 Result<ncclResult_t> finalize(std::shared_ptr<Communicator> communicator) {
-    return submit(about(communicator, communicator->config().blocking,
-                        [communicator]() -> Result<void> { return communicator->finalize(); }));
+    return submit(about(communicator, [communicator]() -> Result<void> { return communicator->finalize(); }));
 }
 
 }  // namespace sidestep::nccl

@@ -64,10 +64,15 @@ TEST(NcclConfig, NoFewerBlocksAtMostThanAtLeast) {
     EXPECT_NE(last_error().find("minCTAs is 5, more than its maxCTAs, 4"), std::string::npos) << last_error();
 }
 
-// Three ranks that do not block.
-std::vector<ncclComm_t> non_blocking() {
+ncclConfig_t non_blocking_config() {
     ncclConfig_t config = default_config();
     config.blocking = 0;
+    return config;
+}
+
+// Three ranks that do not block.
+std::vector<ncclComm_t> non_blocking() {
+    ncclConfig_t config = non_blocking_config();
     const ncclUniqueId id = new_id();
     std::vector<ncclComm_t> comms(3);
     for (int rank = 0; rank < 3; ++rank) {
@@ -79,15 +84,15 @@ std::vector<ncclComm_t> non_blocking() {
     return comms;
 }
 
-// Children that `make(rank, child)` makes of ranks of parents that do not block, all in one group: they are
-// there when the group ends, and block.
+// Children that `make(rank, child)` makes of ranks of `parents`, all in one group, which answers `ended`: they block.
 template <typename Make>
-void expect_blocking(int ranks, Make make) {
+void expect_blocking(int ranks, const std::vector<ncclComm_t>& parents, ncclResult_t ended, Make make) {
     std::vector<ncclComm_t> children(static_cast<std::size_t>(ranks));
     ASSERT_NCCL(ncclGroupStart());
     for (int rank = 0; rank < ranks; ++rank)
         EXPECT_NCCL(make(rank, &children[static_cast<std::size_t>(rank)]));
-    ASSERT_NCCL(ncclGroupEnd());
+    ASSERT_EQ(ncclGroupEnd(), ended) << last_error();
+    for (ncclComm_t parent : parents) EXPECT_EQ(settled(parent), +ncclSuccess);
     for (ncclComm_t child : children) {
         ASSERT_NE(child, nullptr);
         EXPECT_NCCL(ncclCommFinalize(child));
@@ -99,20 +104,39 @@ TEST(NcclConfig, AChildTakesOverNothingWhereItHasAConfiguration) {
     const auto parents = non_blocking();
     const auto parent = [&](int rank) { return parents[static_cast<std::size_t>(rank)]; };
     ncclConfig_t config = default_config();
-    expect_blocking(
-        3, [&](int rank, ncclComm_t* child) { return ncclCommSplit(parent(rank), 0, rank, child, &config); });
+    expect_blocking(3, parents, ncclInProgress, [&](int rank, ncclComm_t* child) {
+        return ncclCommSplit(parent(rank), 0, rank, child, &config);
+    });
     int excluded[] = {2};
-    expect_blocking(2, [&](int rank, ncclComm_t* child) {
+    expect_blocking(2, parents, ncclInProgress, [&](int rank, ncclComm_t* child) {
         return ncclCommShrink(parent(rank), excluded, 1, child, &config, NCCL_SHRINK_DEFAULT);
     });
     ncclUniqueId id{};
     ASSERT_NCCL(ncclCommGetUniqueId(parent(0), &id));
-    expect_blocking(4, [&](int rank, ncclComm_t* child) {
+    expect_blocking(4, parents, ncclSuccess, [&](int rank, ncclComm_t* child) {
         if (rank < 3) return ncclCommGrow(parent(rank), 4, nullptr, -1, child, &config);
         EXPECT_NCCL(sidestepNcclSetDevice(3));
         return ncclCommGrow(nullptr, 4, &id, 3, child, &config);
     });
     destroy(parents);
+}
+
+// As in NCCL. Programs take the answer for an error, where it is none that they expect.
+TEST(NcclConfig, ACommunicatorThatBlocksDoesSoWhenItIsDividedWhateverItsChildDoes) {
+    World world(2);
+    ncclConfig_t config = non_blocking_config();
+    int excluded[] = {1};
+    std::vector<ncclComm_t> children(3);
+    ASSERT_NCCL(world.together([&](int rank) {
+        EXPECT_NCCL(ncclCommSplit(world[rank], 0, rank, &children[static_cast<std::size_t>(rank)], &config));
+    }));
+    EXPECT_NCCL(ncclCommShrink(world[0], excluded, 1, &children[2], &config, NCCL_SHRINK_DEFAULT));
+    for (ncclComm_t child : children) {
+        ASSERT_NE(child, nullptr);
+        EXPECT_EQ(ncclCommFinalize(child), +ncclInProgress);
+        EXPECT_EQ(settled(child), +ncclSuccess);
+    }
+    destroy(children);
 }
 
 }  // namespace

@@ -242,26 +242,5 @@ TEST_F(NcclGroupsThatDoNotBlock, AnOperationBesideASplitThatTheOtherRankComesToL
     destroy({alone});
 }
 
-// Where one of them blocks, the end of the group waits for all and answers.
-TEST_F(NcclGroupsThatDoNotBlock, ASplitThatBlocksBehindOneThatDoesNot) {
-    ncclConfig_t blocks = default_config();
-    std::vector<ncclComm_t> first(2), second(2);
-    ASSERT_NCCL(ncclGroupStart());
-    for (std::size_t r = 0; r < 2; ++r) {
-        EXPECT_NCCL(ncclCommSplit(comms[r], 0, 0, &first[r], nullptr));
-        EXPECT_NCCL(ncclCommSplit(comms[r], 0, 0, &second[r], &blocks));
-    }
-    EXPECT_NCCL(ncclGroupEnd());
-    for (std::size_t r = 0; r < 2; ++r) {
-        ncclResult_t state = ncclInProgress;
-        EXPECT_NCCL(ncclCommGetAsyncError(comms[r], &state));
-        EXPECT_EQ(state, +ncclSuccess) << last_error(comms[r]);
-    }
-    expect_sum(first, {0, 1});
-    expect_sum(second, {0, 1});
-    destroy(first);
-    destroy(second);
-}
-
 }  // namespace
 }  // namespace sidestep::nccl_test::groups
