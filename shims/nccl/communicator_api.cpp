@@ -259,6 +259,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
         if (comm == nullptr) return ncclSuccess;  // as NCCL has it, here and below
         auto communicator = find(comm);
         if (!communicator.ok()) return communicator.error();
+        if ((*communicator)->finalized()) return bad_argument("the communicator was finalized");
         if (auto usable = (*communicator)->usable(); !usable.ok()) return usable.error();
         return nccl::finalize(std::move(*communicator));
     });

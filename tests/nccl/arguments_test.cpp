@@ -128,7 +128,7 @@ TEST(NcclArguments, CommunicatorsThatHaveEnded) {
     ncclComm_t child = comm;
     EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, nullptr), +ncclInvalidUsage);
     EXPECT_EQ(child, nullptr);
-    EXPECT_EQ(ncclCommFinalize(comm), +ncclInvalidUsage);
+    EXPECT_EQ(ncclCommFinalize(comm), +ncclInvalidArgument);  // as NCCL has it
     EXPECT_NCCL(ncclCommDestroy(comm));
 
     const World world(2);
