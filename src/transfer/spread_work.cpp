@@ -87,7 +87,7 @@ Result<void> SpreadWork::prepare() {
     SIDESTEP_CHECK(attach_all());
     // Lanes of other copies through these GPUs make way.
     for (const route::End& end : ends)
-        if (end.place.is_gpu())
+        if (end.place.is_gpu() && end.place.node().empty())
             traffic_.push_back(
                 machine_.traffic.use(end.place.index(), loads() ? Direction::to_gpu : Direction::from_gpu));
     return {};

@@ -124,6 +124,26 @@ TEST_F(FarCheckpoint, PathsOfThisMachineAreOpenedAsBefore) {
     EXPECT_TRUE(opened->check_file(0));
 }
 
+// Its number says nothing of this machine's GPUs.
+TEST_F(FarCheckpoint, MemoryOfAGpuOfTheNodeIsSavedWhereThisMachineHasNone) {
+    Topology::Parts parts;
+    parts.devices.push_back({DeviceKind::cpu, 0, "cpu:0"});
+    ContextOptions options{path("no_gpu.json")};
+    options.nodes = "n=" + address;
+    options.key_file = path("key");
+    test::put(options.machine, Topology::create(parts)->to_json());
+    const auto client = Context::open(options);
+    ASSERT_TRUE(client) << client.error().to_string();
+    const auto memory = client->allocate(Place::gpu(7).on("n"), 100'000);
+    ASSERT_TRUE(memory) << memory.error().to_string();
+    std::string text = test::text_of(100'000, 1);
+    ASSERT_TRUE(client->copy(Buffer::host(text.data(), text.size()), memory->buffer()).wait());
+    const auto saved =
+        client->save({{"t", Dtype::u8, {100'000}, memory->buffer()}}, path("saved.safetensors")).wait();
+    ASSERT_TRUE(saved) << saved.error().to_string();
+    EXPECT_TRUE(test::get(path("saved.safetensors")).ends_with(text));
+}
+
 TEST_F(FarCheckpoint, AFileThatHasChangedIsRefused) {
     save("in/model.safetensors", {4096});
     const auto opened = Checkpoint::open(*here, {far("in/model.safetensors")});
