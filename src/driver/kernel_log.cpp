@@ -3,7 +3,6 @@
 #include <sys/klog.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -16,22 +15,15 @@ namespace {
 constexpr int read_all = 3;
 constexpr int buffer_size = 10;
 
-constexpr std::size_t most_lines = 200;
 constexpr int largest_log = 16 << 20;
 
 }  // namespace
 
 std::vector<std::string> telling_lines(const std::string& text) {
-    constexpr std::array marks = {"NVRM: Xid", "AER: ", "PCIe Bus Error"};
     std::vector<std::string> lines;
     std::istringstream all(text);
-    for (std::string line; std::getline(all, line);) {
-        const bool tells = std::any_of(marks.begin(), marks.end(), [&](const char* mark) {
-            return line.find(mark) != std::string::npos;
-        });
-        if (tells) lines.push_back(line);
-    }
-    if (lines.size() > most_lines) lines.erase(lines.begin(), lines.end() - most_lines);
+    for (std::string line; std::getline(all, line);)
+        if (line.find("NVRM: Xid") != std::string::npos) lines.push_back(line);
     return lines;
 }
 
