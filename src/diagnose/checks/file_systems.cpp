@@ -58,7 +58,7 @@ Judged judge_drives(const Evidence& evidence, const std::vector<Mount>& all, boo
     Judged judged;
     std::set<std::string> devices;
     for (const Mount& mount : all) {
-        const BlockDevice device = block_device(evidence.files, mount.device);
+        const BlockDevice device = block_device(evidence.files, mount);
         if (!device.on_nvme || mount.type == "squashfs" || !devices.insert(mount.device).second) continue;
         const std::string why_not = objection(mount, device, nvidia_fs);
         judged.seen.push_back({fmt::format("{}, {}", mounts_path, device.name), words_of(mount, why_not)});
@@ -113,7 +113,7 @@ Outcome look_file_system(const Evidence& evidence) {
     outcome.seen = std::move(judged.seen);
     const std::string here = evidence.files.link_target("/proc/self/cwd").value_or("");
     if (const Mount* mount = here.empty() ? nullptr : mount_of(*all, here)) {
-        const std::string why_not = objection(*mount, block_device(evidence.files, mount->device), nvidia_fs);
+        const std::string why_not = objection(*mount, block_device(evidence.files, *mount), nvidia_fs);
         outcome.saw("the current folder", words_of(*mount, why_not));
         if (outcome.verdict == Verdict::pass && !why_not.empty())
             outcome.summary += fmt::format("; those in the current folder not ({})", why_not);

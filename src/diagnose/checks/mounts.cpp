@@ -101,9 +101,16 @@ const Mount* mount_of(const std::vector<Mount>& all, const std::string& path) {
     return best;
 }
 
-BlockDevice block_device(const driver::MachineFiles& files, const std::string& device) {
+BlockDevice block_device(const driver::MachineFiles& files, const Mount& mount) {
     BlockDevice found;
-    if (!device.starts_with("0:")) climb_down(files, files.real_path("/sys/dev/block/" + device), 0, found);
+    std::string place = "/sys/dev/block/" + mount.device;
+    if (mount.device.starts_with("0:")) {
+        if (!mount.source.starts_with("/dev/")) return found;
+        // A name such as /dev/mapper/data is a link to dm-0.
+        const std::string named = files.link_target(mount.source).value_or(mount.source);
+        place = "/sys/class/block/" + named.substr(named.rfind('/') + 1);
+    }
+    climb_down(files, files.real_path(place), 0, found);
     return found;
 }
 

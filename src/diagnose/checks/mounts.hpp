@@ -13,7 +13,7 @@ constexpr const char* mounts_path = "/proc/self/mountinfo";
 
 // One line of /proc/self/mountinfo (proc(5)), with blanks in paths restored.
 struct Mount {
-    std::string device;         // "259:2"; "0:45" where no block device is below
+    std::string device;         // "259:2"; "0:45" where the file system has a number of its own
     std::string point;          // "/data"
     std::string type;           // "ext4"
     std::string source;         // "/dev/nvme0n1p1"
@@ -36,6 +36,7 @@ struct BlockDevice {
     bool on_nvme = false;  // a disk at the bottom is an NVMe drive
     bool raid0 = false;    // the only layer is striping
 };
-BlockDevice block_device(const driver::MachineFiles& files, const std::string& device);
+// By its number; by the name of its device where the file system has a number of its own (btrfs).
+BlockDevice block_device(const driver::MachineFiles& files, const Mount& mount);
 
 }  // namespace sidestep::diagnose

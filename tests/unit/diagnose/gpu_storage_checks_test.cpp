@@ -178,9 +178,9 @@ TEST(FileSystem, PassesWithXfsOnADriveAndNamesTheFolder) {
 
 // One mounted drive, of that type and with those options.
 Outcome with_mount(HgxServer& machine, const std::string& device, const std::string& type,
-                   const std::string& options) {
+                   const std::string& options, const std::string& source = "/dev/x") {
     machine.raw("/proc/self/mountinfo", mount_line("8:1", "/", "ext4", "/dev/sda1", "rw") +
-                                            mount_line(device, "/data\\040one", type, "/dev/x", options));
+                                            mount_line(device, "/data\\040one", type, source, options));
     return see(machine, "file-system");
 }
 
@@ -237,6 +237,16 @@ TEST(FileSystem, SeesThroughRaidAndLvm) {
     outcome = with_mount(machine, "253:0", "ext4", "rw");
     EXPECT_EQ(outcome.verdict, Verdict::warn);
     EXPECT_TRUE(saw(outcome, "dm-0", "device mapper (LVM, encryption or multipath) on RAID (raid0)"));
+    // The number of a btrfs is its own: the drive has to be found by its name.
+    machine.link_to("/sys/class/block/nvme0n1", drive);
+    machine.link_to("/sys/class/block/dm-0", "/sys/devices/virtual/block/dm-0");
+    machine.link_to("/dev/mapper/data", "/dev/dm-0");
+    for (const auto& [source, name] :
+         {std::pair("/dev/nvme0n1", "nvme0n1"), std::pair("/dev/mapper/data", "dm-0")}) {
+        outcome = with_mount(machine, "0:31", "btrfs", "rw,subvol=/home", source);
+        EXPECT_EQ(outcome.summary, "no mounted NVMe drive has files that cuFile can read directly");
+        EXPECT_TRUE(saw(outcome, name, "btrfs at /data one: cuFile knows ext4 and XFS only"));
+    }
     machine.tree.write("/sys/devices/virtual/block/md1/md1p1/partition", "1");
     machine.link_to("/sys/dev/block/259:20", "/sys/devices/virtual/block/md1/md1p1");
     EXPECT_TRUE(saw(with_mount(machine, "259:20", "xfs", "rw"), "md1", "RAID (raid1)"));
