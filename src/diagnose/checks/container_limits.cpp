@@ -31,6 +31,7 @@ Bytes tmpfs_size(const driver::MachineFiles& files, const std::string& size) {
     if (size.empty()) return total_memory(files) / 2;
     char* end = nullptr;
     const Bytes number = std::strtoull(size.c_str(), &end, 10);
+    if (number == 0) return total_memory(files);  // no bound
     switch (*end) {
         case 'k':
         case 'K':

@@ -39,10 +39,9 @@ std::optional<std::string> remove_ipc_in(const driver::MachineFiles& files, cons
     std::optional<std::string> value;
     std::istringstream lines(files.text(path).value_or(""));
     for (std::string line; std::getline(lines, line);) {
-        const auto first = line.find_first_not_of(" \t");
-        if (first == std::string::npos || line.compare(first, 10, "RemoveIPC=") != 0) continue;
-        value = line.substr(first + 10);
-        value->erase(value->find_last_not_of(" \t\r") + 1);
+        // systemd passes over blanks at both sides of the sign.
+        std::erase_if(line, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
+        if (line.starts_with("RemoveIPC=")) value = line.substr(10);
     }
     return value;
 }

@@ -18,8 +18,8 @@ TEST(ShmSmall, ReadsTheSize) {
     EXPECT_EQ(docker.summary, "/dev/shm holds 64 MiB only");
     EXPECT_TRUE(saw(docker, "/proc/self/mountinfo", "size=65536k"));
     EXPECT_EQ(shm(machine, "rw,size=1048575k").verdict, Verdict::warn);
-    for (const char* enough :
-         {"rw,size=1048576k", "rw,size=16g", "rw,size=2048m", "rw,size=17179869184", "rw,size=25%"})
+    for (const char* enough : {"rw,size=0k", "rw,size=1048576k", "rw,size=16g", "rw,size=2048m",
+                               "rw,size=17179869184", "rw,size=25%"})
         EXPECT_EQ(shm(machine, enough).verdict, Verdict::pass) << enough;
 }
 

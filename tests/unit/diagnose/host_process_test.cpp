@@ -78,6 +78,8 @@ TEST(IpcLimitsCheck, RemoveIpc) {
     machine.raw("/etc/systemd/logind.conf", "[Login]\n#RemoveIPC=yes\n");
     EXPECT_EQ(look("ipc-limits", machine.evidence()).verdict, Verdict::pass) << "a comment sets nothing";
     machine.raw("/etc/systemd/logind.conf", "[Login]\nRemoveIPC=yes \n");
+    EXPECT_EQ(look("ipc-limits", machine.evidence()).verdict, Verdict::warn);
+    machine.raw("/etc/systemd/logind.conf", "[Login]\nRemoveIPC = yes\n");
     const Outcome on = look("ipc-limits", machine.evidence());
     EXPECT_EQ(on.verdict, Verdict::warn);
     EXPECT_TRUE(saw(on, "/etc/systemd/logind.conf", "RemoveIPC=yes"));
