@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "driver/replaced_file.hpp"
+
 namespace sidestep::cli {
 namespace {
 
@@ -128,17 +130,22 @@ Result<void> can_be_written(const std::string& path) {
 }
 
 Result<void> write_file(const std::string& path, std::string_view text) {
-    std::FILE* file = std::fopen(path.c_str(), "wb");
-    if (file == nullptr) return not_written(path, errno);
-    const bool whole =
-        std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-    if (!whole) {
-        const Error error = not_written(path, errno);
-        std::fclose(file);
-        return error;
+    struct stat status {};
+    const bool special = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+    auto aside = special ? Result<driver::ReplacedFile>(Error{}) : driver::ReplacedFile::begin(path);
+    // What is no file, and a file in a folder that takes no new one.
+    const driver::Fd in_place(aside ? -1
+                                    : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    const int file = aside ? aside->fd().get() : in_place.get();
+    if (file < 0) return not_written(path, errno);
+    while (!text.empty()) {
+        const ssize_t put = ::write(file, text.data(), text.size());
+        if (put < 0 && errno != EINTR) return not_written(path, errno);
+        if (put > 0) text.remove_prefix(static_cast<std::size_t>(put));
     }
-    if (std::fclose(file) != 0) return not_written(path, errno);
-    return {};
+    // A network file system may say only where a descriptor is closed that there was no space.
+    if (const int again = ::dup(file); again < 0 || ::close(again) != 0) return not_written(path, errno);
+    return aside ? aside->commit(false) : Result<void>();
 }
 
 }  // namespace sidestep::cli

@@ -44,7 +44,7 @@ Result<void> print(std::string_view text);
 // Whether `write_file` may well succeed: asked before what takes long, without touching the file. Empty: no file.
 Result<void> can_be_written(const std::string& path);
 
-// Writes a file, replacing what it held; the error says why it cannot be.
+// Writes a file, replacing what it held all at once: a full disk leaves the old content. The error says why it cannot be.
 Result<void> write_file(const std::string& path, std::string_view text);
 
 // How the paths of one checkpoint are called together: "a.safetensors and 2 more".

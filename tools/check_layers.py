@@ -111,7 +111,7 @@ LAYERS = [
     Layer(8, "python", "the Python package; its C++ is the extension module", groups=("pybind11", "POSIX")),
     Layer(9, "cli", "the command, one file a verb", ("bench",), ("fmt", "nlohmann-json", "CLI11", "POSIX"),
           only=((r"ranks\.cpp", ("kernel", "sockets")), (r"help\.cpp", ("src/base",)), (r"main\.cpp", ("src/base",)),
-                (r"operand\.cpp", ("src/base",)), (r"cufile\.cpp", ("shims/cufile",)))),
+                (r"operand\.cpp", ("src/base",)), (r"report\.cpp", ("src/driver",)), (r"cufile\.cpp", ("shims/cufile",)))),
     # tests/unit/X may include what X may include, and X: see layer_of_test().
     Layer(10, "tests", "programs over the public API, and what all tests may use", ("src/backend",),
           ("fmt", "nlohmann-json", "GoogleTest", "POSIX", "kernel", "sockets")),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -27,8 +28,8 @@ using driver::MachineFiles;
 constexpr std::size_t longest_file = std::size_t{64} << 20;
 
 Error cannot(const std::string& what, const std::string& path, const std::error_code& why) {
-    return Error{ErrorCode::io_error, fmt::format("{} cannot be {}: {}", path, what, why.message()), "record",
-                 ""};
+    return Error{why == std::errc::no_space_on_device ? ErrorCode::no_space : ErrorCode::io_error,
+                 fmt::format("{} cannot be {}: {}", path, what, why.message()), "record", ""};
 }
 
 // Writes a tree that looks to the readers as this machine does: links stay links, so that a device is found
@@ -99,10 +100,11 @@ Result<void> Writer::write(const std::string& place, const std::string& text) {
     std::error_code error;
     fs::create_directories(fs::path(full).parent_path(), error);
     if (error) return cannot("made", fs::path(full).parent_path().string(), error);
+    errno = EIO;
     std::ofstream file(full, std::ios::binary | std::ios::trunc);
     file.write(text.data(), static_cast<std::streamsize>(text.size()));
     file.close();
-    if (!file) return cannot("written", full, std::make_error_code(std::errc::io_error));
+    if (!file) return cannot("written", full, std::error_code(errno, std::generic_category()));
     ++files_;
     return {};
 }
@@ -187,10 +189,7 @@ Result<void> make_empty(const std::string& folder) {
     return {};
 }
 
-}  // namespace
-
-Result<std::string> record_machine(const std::string& folder) {
-    SIDESTEP_CHECK(make_empty(folder));
+Result<std::string> record_into(const std::string& folder) {
     SIDESTEP_TRY(topology::MachineSource source, topology::open_source(""));
     const auto accesses = std::make_shared<FileAccesses>();
     source.files.note_accesses(accesses);
@@ -218,6 +217,16 @@ Result<std::string> record_machine(const std::string& folder) {
         "{} files in {}: all that the topology and {} checks look at. Host name, addresses and serial "
         "numbers are masked",
         writer.files(), folder, diagnosis.findings.size());
+}
+
+}  // namespace
+
+Result<std::string> record_machine(const std::string& folder) {
+    SIDESTEP_CHECK(make_empty(folder));
+    auto words = record_into(folder);
+    // Half of a record would pass for a machine that lacks the rest.
+    if (std::error_code ignored; !words) fs::remove_all(folder, ignored);
+    return words;
 }
 
 }  // namespace sidestep

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -293,6 +294,20 @@ class RequiredPath(harness.CommandTest):
                 self.assertEqual(outcome.code, FAILED)
                 self.assertNotIn("error", json.loads(outcome.out))
                 self.assertIn("/dev/full", outcome.err)
+
+    def test_file_that_finds_no_space(self):
+        """The old content stays, and nothing half-written takes a name."""
+
+        def little_space():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+        self.write("old.json", b"old")
+        for path, words in [("old.json", ["--output", "old.json"]), ("new.json", ["--output", "new.json"]), ("record/", ["--record", "record"])]:
+            machine = None if path == "record/" else harness.MACHINE
+            self.refused(FAILED, ["File too large", path], "topo", *words, machine=machine, preexec_fn=little_space)
+            self.assertEqual(self.names(), ["old.json"])
+            self.assertEqual((self.dir / "old.json").read_bytes(), b"old")
 
     def test_descriptors_that_are_closed(self):
         """What opens a file then gets no number at which output goes into it."""
