@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -125,7 +126,18 @@ std::string typed() {
     return text->substr(program.find_last_of('/') + 1);
 }
 
+bool keeps_files(const BenchCommand& command) {
+    return !command.save.empty() || !command.html.empty();
+}
+
+// Figures that are to be kept are measured even if nobody reads the output any more; the last print says so.
+Result<void> show(const BenchCommand& command, const Globals& globals, const std::string& text) {
+    const auto printed = globals.json ? Result<void>() : print(text);
+    return keeps_files(command) ? Result<void>() : printed;
+}
+
 Result<void> check_files(const BenchCommand& command) {
+    if (keeps_files(command)) std::signal(SIGPIPE, SIG_IGN);
     const auto save = can_be_written(command.save);
     return save ? can_be_written(command.html) : save;
 }
@@ -189,20 +201,19 @@ Result<bench::Report> measure(const std::vector<bench::Case>& cases, const Bench
     const auto options = options_of(command, *context);
     if (!options) return options.error();
     bench::Report report = bench::begin_report(*context, typed());
-    const auto show = [&](const std::string& text) { return globals.json ? Result<void>() : print(text); };
-    if (auto shown = show(bench::head_text(report)); !shown) return shown.error();
+    if (auto shown = show(command, globals, bench::head_text(report)); !shown) return shown.error();
     // With peers and thresholds a case's lines are complete only after all have run.
     const bool at_once = !command.peers && thresholds.empty();
     for (const bench::Case& test : cases) {
         report.cases.push_back(bench::run_case(test, *context, *options));
         kept.put(report);
-        if (auto shown = at_once ? show(bench::case_text(report.cases.back())) : Result<void>(); !shown)
-            return shown.error();
+        const std::string text = at_once ? bench::case_text(report.cases.back()) : "";
+        if (auto shown = show(command, globals, text); !shown) return shown.error();
     }
     if (command.peers) bench::run_peers(report, *context, *options);
     bench::judge(report, thresholds);
     for (const bench::CaseResult& result : report.cases)
-        if (auto shown = at_once ? Result<void>() : show(bench::case_text(result)); !shown)
+        if (auto shown = show(command, globals, at_once ? "" : bench::case_text(result)); !shown)
             return shown.error();
     return report;
 }
@@ -272,16 +283,16 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     const auto options = options_of(command, *context);
     if (!options) return options.error();
     bench::Report report = bench::begin_report(*context, typed());
-    const auto show = [&](const std::string& text) { return globals.json ? Result<void>() : print(text); };
     bool headed = false;
     const Interrupt::Cancellable cancellable(*interrupt);
     std::optional<Progress> progress;  // until there is a row
     const CollectiveWatch watch{[&](const std::string& table) {
                                     progress.reset();
-                                    return show(table);
+                                    return show(command, globals, table);
                                 },
                                 [&](const std::string& words) {
-                                    auto shown = headed ? Result<void>() : show(bench::head_text(report));
+                                    auto shown =
+                                        show(command, globals, headed ? "" : bench::head_text(report));
                                     headed = true;
                                     progress.emplace(!globals.quiet && !globals.json).update(words);
                                     return shown;
@@ -296,7 +307,7 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     bench::judge(report, *thresholds);
     for (const bench::CaseResult& result : report.cases)
         if (!thresholds->empty() || !result.failed.empty())
-            if (auto shown = show(bench::case_text(result)); !shown) return shown.error();
+            if (auto shown = show(command, globals, bench::case_text(result)); !shown) return shown.error();
     if (auto written = write_report(command, globals, report); !written) return written.error();
     if (interrupt->requested()) return ExitCode::interrupted;
     return failed(report) ? ExitCode::failed : ExitCode::done;
@@ -314,14 +325,14 @@ Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
     if (!options) return options.error();
     bench::Report report = bench::begin_report(*context, typed());
     const auto keep = [&](const bench::Report& so_far) { kept.put(so_far); };
-    if (auto done = measure_network(command.net, *context, *options, globals.json, keep, report); !done)
+    const auto say = [&](const std::string& text) { return show(command, globals, text); };
+    if (auto done = measure_network(command.net, *context, *options, say, keep, report); !done)
         return done.error();
     bench::judge(report, *thresholds);
     for (const bench::CaseResult& result : report.cases) {
         // The lines are there already; what was missed stands below them.
-        const bool told = globals.json || (thresholds->empty() && result.failed.empty());
-        if (auto printed = told ? Result<void>() : print(bench::case_text(result)); !printed)
-            return printed.error();
+        const bool told = thresholds->empty() && result.failed.empty();
+        if (auto printed = say(told ? "" : bench::case_text(result)); !printed) return printed.error();
     }
     if (auto written = kept.write(command, globals, report); !written) return written.error();
     return failed(report) ? ExitCode::failed : ExitCode::done;

@@ -9,7 +9,6 @@
 
 #include "bench/net.hpp"
 #include "bench/text.hpp"
-#include "report.hpp"
 
 namespace sidestep::cli {
 namespace {
@@ -35,12 +34,11 @@ void define_net(CLI::App& bench, NetCommand& command) {
 }
 
 Result<void> measure_network(const NetCommand& command, const Context& context, const bench::Options& options,
-                             bool quiet, const std::function<void(const bench::Report&)>& keep,
-                             bench::Report& report) {
+                             const std::function<Result<void>(const std::string&)>& say,
+                             const std::function<void(const bench::Report&)>& keep, bench::Report& report) {
     if (command.node == command.other)
         return Error{ErrorCode::invalid_argument, "these are one node", command.node,
                      "name two, or one to measure copies between it and this machine"};
-    const auto say = [quiet](const std::string& line) { return quiet ? Result<void>() : print(line); };
     if (auto said = say(bench::head_text(report) + fmt::format("here {}\n", host_name())); !said) return said;
     bench::NetPlan plan;
     plan.node = command.node;

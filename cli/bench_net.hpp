@@ -19,10 +19,10 @@ struct NetCommand {
 
 void define_net(CLI::App& bench, NetCommand& command);
 
-// Measures, prints each line of the table as it is there unless `quiet`, and puts the cases into the report; `keep` is
-// called with it after each figure.
+// Measures, says each line of the table as it is there, and puts the cases into the report; `keep` is called with it after
+// each figure.
 Result<void> measure_network(const NetCommand& command, const Context& context, const bench::Options& options,
-                             bool quiet, const std::function<void(const bench::Report&)>& keep,
-                             bench::Report& report);
+                             const std::function<Result<void>(const std::string&)>& say,
+                             const std::function<void(const bench::Report&)>& keep, bench::Report& report);
 
 }  // namespace sidestep::cli

@@ -127,11 +127,10 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     if (!tuned) return tuned.error();
     const std::string text = tuned->to_json(context->topology().name());
     const std::string summary = collective::times_text(times) + tuned->to_string();
-    // Printed first: figures that took long are not lost where the file cannot be written.
+    // Figures that took long are not lost where the file cannot be written, nor where nobody reads the output any more.
+    const auto written = command.to.empty() ? Result<void>() : write_file(command.to, text);
     if (auto printed = print(globals.json ? text : summary); !printed) return printed;
-    if (!command.to.empty())
-        if (auto written = write_file(command.to, text); !written) return written;
-    if (globals.json) return {};
+    if (!written || globals.json) return written;
     return print(command.to.empty()
                      ? std::string("not stored: --to FILE does that\n")
                      : fmt::format("stored; groups use it with {}={}\n", variable, command.to));

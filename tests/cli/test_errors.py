@@ -309,6 +309,30 @@ class RequiredPath(harness.CommandTest):
             self.assertEqual(self.names(), ["old.json"])
             self.assertEqual((self.dir / "old.json").read_bytes(), b"old")
 
+    def test_files_where_nobody_reads_the_output(self):
+        def start(words, stdout):
+            return harness.subprocess.Popen(
+                [harness.BINARY, "--machine", harness.MACHINE, *words, "file.json"],
+                stdout=stdout,
+                stderr=harness.subprocess.DEVNULL,
+                cwd=self.dir,
+                env=harness.environment(),
+            )
+
+        for words in [["bench", "--smoke", "--case", "host_small", "--save"], ["bench", "collective", "barrier", "--gpu", "0,1", "--smoke", "--save"]]:
+            reader, writer = os.pipe()
+            os.close(reader)
+            self.assertEqual(start(words, writer).wait(harness.LIMIT_SECONDS), FAILED)
+            os.close(writer)
+            self.assertGreater(len(json.loads((self.dir / "file.json").read_text())["cases"][0]["figures"]), 0)
+            (self.dir / "file.json").unlink()
+        # Its reader leaves after the plan: before that nothing was measured.
+        tune = start(["tune", "--ranks", "2", "--to"], harness.subprocess.PIPE)
+        tune.stdout.readline()
+        tune.stdout.close()
+        tune.wait(harness.LIMIT_SECONDS)
+        self.assertTrue(json.loads((self.dir / "file.json").read_text()))
+
     def test_descriptors_that_are_closed(self):
         """What opens a file then gets no number at which output goes into it."""
         for number, words, code in [(0, ["topo"], DONE), (1, ["topo"], FAILED), (1, ["copy", "host", "gpu:0", "--size", "4KiB"], FAILED),
