@@ -34,8 +34,7 @@ constexpr Check gpu_lost = {
     "`GPU is "
     "lost`; the log has Xid 79.",
     "The GPUs of the PCI tree that the NVIDIA driver has taken, against those that NVML lists and opens. A "
-    "container "
-    "that was given some of the GPUs is not blamed.",
+    "container or a job of a scheduler that was given some of the GPUs is not blamed.",
     "The whole GPU, and every job that wants all of them.",
     "See what the log says of it (check xid). A GPU that fell off the bus comes back with a start of the "
     "machine "

@@ -52,6 +52,18 @@ Listed listed_gpus(const driver::Nvml& nvml) {
     return listed;
 }
 
+// A scheduler gives a job some of the GPUs by a control group of devices, without a container: the files of the others may
+// not be opened.
+bool is_withheld(const driver::MachineFiles& files, const std::string& bus_id) {
+    constexpr std::string_view key = "Device Minor:";
+    const std::string told =
+        files.text(fmt::format("/proc/driver/nvidia/gpus/{}/information", bus_id)).value_or("");
+    const auto at = told.find(key);
+    if (at == std::string::npos) return false;
+    const long minor = std::strtol(told.c_str() + at + key.size(), nullptr, 10);
+    return files.state(fmt::format("/dev/nvidia{}", minor)) == driver::FileState::denied;
+}
+
 Outcome lost(const std::vector<std::string>& names) {
     return fail(fmt::format("{} in the PCI tree, and the driver has lost {}: {}",
                             names.size() == 1 ? "a GPU is" : "GPUs are", names.size() == 1 ? "it" : "them",
@@ -117,16 +129,21 @@ Outcome look_lost_gpus(const Evidence& evidence) {
     std::vector<std::string> missing;
     for (const std::string& bus_id : driven_gpus(evidence.files))
         if (told.bus_ids.count(bus_id) == 0) missing.push_back(bus_id);
-    const std::string inside = container_words(evidence);
-    if (missing.empty() && told.refused.empty()) {
+    std::string inside = container_words(evidence);
+    const std::size_t driven = told.bus_ids.size() + missing.size();
+    const bool withheld = std::erase_if(missing, [&](const std::string& bus_id) {
+                              return is_withheld(evidence.files, bus_id);
+                          }) > 0;
+    if (missing.empty() && !withheld && told.refused.empty()) {
         if (told.count == 0) return does_not_apply("there is no NVIDIA GPU");
         Outcome outcome = pass("NVML opens every GPU that the driver has taken");
         return outcome.saw("nvmlDeviceGetCount", std::to_string(told.count));
     }
-    // A container is shown the whole PCI tree, and given some of its GPUs.
-    if (told.refused.empty() && !inside.empty()) {
-        Outcome outcome = pass(fmt::format("this {} is given {} of {} GPUs", inside, told.count,
-                                           static_cast<std::size_t>(told.count) + missing.size()));
+    // A container is shown the whole PCI tree, and given some of its GPUs. NVML may count those that are withheld.
+    if (withheld ? missing.empty() : told.refused.empty() && !inside.empty()) {
+        if (inside.empty()) inside = "process";
+        Outcome outcome =
+            pass(fmt::format("this {} is given {} of {} GPUs", inside, told.bus_ids.size(), driven));
         return outcome.saw("nvmlDeviceGetCount", std::to_string(told.count));
     }
     std::vector<std::string> names = missing;

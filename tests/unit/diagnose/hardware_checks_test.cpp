@@ -1,6 +1,8 @@
 // Each sign of failing hardware: found where it is, not found where it is not.
 #include "tests/unit/diagnose/whole_machines.hpp"
 
+#include <fmt/format.h>
+
 #include "diagnose/diagnose.hpp"
 #include "diagnose/driver_records.hpp"
 #include "diagnose/record_masks.hpp"
@@ -37,6 +39,29 @@ TEST(GpuLost, BlamesNobodyForAGpuThatAGuestHas) {
     drive(machine, machine.nvml.gpus.back().facts.bus_id, "vfio-pci");
     machine.nvml.gpus.pop_back();
     EXPECT_EQ(verdict(machine, "gpu-lost"), Verdict::pass);
+}
+
+TEST(GpuLost, BlamesNobodyForAGpuThatAnotherJobHas) {
+    HgxServer machine;
+    int minor = 0;
+    for (const auto& gpu : machine.nvml.gpus) {
+        drive(machine, gpu.facts.bus_id, "nvidia");
+        machine.raw("/proc/driver/nvidia/gpus/" + gpu.facts.bus_id + "/information",
+                    "Model: \t\t NVIDIA H200\nDevice Minor: \t " + std::to_string(minor) + "\n");
+        machine.raw("/dev/nvidia" + std::to_string(minor++), "");
+    }
+    const std::string last = "/dev/nvidia" + std::to_string(minor - 1);
+    machine.tree.write(driver::MachineFiles::denied_list, last);
+    machine.nvml.gpus.back().lost = true;  // counted, and not opened
+    EXPECT_EQ(see(machine, "gpu-lost").summary,
+              fmt::format("this process is given {} of {} GPUs", minor - 1, minor));
+    machine.nvml.gpus.pop_back();
+    EXPECT_EQ(see(machine, "gpu-lost").summary,
+              fmt::format("this process is given {} of {} GPUs", minor - 1, minor));
+    const std::string gone = machine.nvml.gpus.back().facts.bus_id;
+    machine.nvml.gpus.pop_back();
+    EXPECT_NE(see(machine, "gpu-lost").summary.find("lost it: " + gone), std::string::npos)
+        << "of its own GPUs";
 }
 
 TEST(GpuLost, CountsOneThatNvmlDoesNotOpen) {
