@@ -123,7 +123,7 @@ std::string Route::to_json() const {
 }
 
 double Receipt::share_of_expected() const {
-    if (!route || route->emulated || route->expected_gb_per_s <= 0 || seconds <= 0) return 0;
+    if (!route || route->emulated || route->expected_gb_per_s <= 0 || seconds <= 0 || bytes == 0) return 0;
     double latency_us = 0;
     for (const Lane& lane : route->lanes) latency_us = std::max(latency_us, lane.latency_us);
     const double expected = latency_us * 1e-6 + static_cast<double>(bytes) / (route->expected_gb_per_s * 1e9);
@@ -139,8 +139,8 @@ std::string Receipt::summary() const {
         if (route->emulated)
             text += fmt::format(", emulated: the model expects {}", format_rate(route->expected_gb_per_s));
         else if (const double share = share_of_expected(); share > 0)
-            text += fmt::format(", {:.0f} % of the expected {}", share * 100,
-                                format_rate(route->expected_gb_per_s));
+            text +=
+                fmt::format(", {:.0f} % of the expected {}", share * 100, format_rate(gb_per_s() / share));
     }
     if (verified) text += ", verified";
     return text;

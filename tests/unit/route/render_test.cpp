@@ -78,8 +78,11 @@ TEST(RenderReceipt, ShareCountsLatencyAndIsSilentWhenEmulated) {
     EXPECT_NEAR(receipt.share_of_expected(), 0.5, 1e-9);
     route->lanes[0].latency_us = 1e6;
     EXPECT_NEAR(receipt.share_of_expected(), 1.0, 1e-9);
-    EXPECT_NE(receipt.summary().find("100 % of the expected 1.00 GB/s"), std::string::npos)
+    EXPECT_NE(receipt.summary().find("0.500 GB/s, gpu:0"), std::string::npos) << receipt.summary();
+    EXPECT_NE(receipt.summary().find("100 % of the expected 0.500 GB/s"), std::string::npos)
         << receipt.summary();
+    receipt.bytes = 0;
+    EXPECT_EQ(receipt.share_of_expected(), 0) << "nothing has no rate";
 }
 
 TEST(RenderReceipt, ExplainShowsWhatEachLaneCarriedAndTheNotes) {
