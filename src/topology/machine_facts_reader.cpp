@@ -137,8 +137,7 @@ Fact hypervisor(const MachineFiles& files) {
 Fact container(const MachineFiles& files) {
     if (contains(files.text("/proc/version"), "gVisor") || files.exists("/proc/sentry-meminfo"))
         return {"gvisor", "/proc/version"};
-    const auto environment = files.text("/proc/self/environ");
-    if (contains(environment, "KUBERNETES_SERVICE_HOST="))
+    if (!process_variable(files, "KUBERNETES_SERVICE_HOST").empty())
         return {"kubernetes", "/proc/self/environ: KUBERNETES_SERVICE_HOST"};
     if (files.exists("/.dockerenv")) return {"docker", "/.dockerenv"};
     if (files.exists("/run/.containerenv")) return {"podman", "/run/.containerenv"};

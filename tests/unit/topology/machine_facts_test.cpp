@@ -170,6 +170,10 @@ TEST_F(MachineFacts, VirtualMachinesAndContainers) {
     EXPECT_EQ(container(files()).value, "container");
     tree.write("/.dockerenv", "");
     EXPECT_EQ(container(files()).value, "docker");
+    // Each service of a cluster adds its variables.
+    const std::string many = "A=" + std::string(100'000, 'a') + '\0';
+    tree.write("/proc/self/environ", many + "KUBERNETES_SERVICE_HOST=10.0.0.1");
+    EXPECT_EQ(container(files()).value, "kubernetes");
 }
 
 TEST_F(MachineFacts, DriversAndKernel) {
