@@ -66,7 +66,7 @@ struct Report {
     std::string machine;  // the topology's name
     // The GPUs are emulated in host memory: rates say nothing about the modelled machine.
     bool emulated = false;
-    std::string processor;  // "Intel Xeon ..., 64 cores"
+    std::string processor;  // "Intel Xeon ..., 64 CPUs"
     std::string kernel;     // "Linux 6.18.0"
     std::string driver;     // "580.159.04, CUDA 13.0"; empty without GPUs
     std::string topology;   // the machine as JSON text (docs/topology-format.md)

@@ -31,7 +31,7 @@ std::string processor() {
         const auto begin = text->find(": ", line), end = text->find('\n', line);
         if (begin < end && end != std::string::npos) model = text->substr(begin + 2, end - begin - 2);
     }
-    return fmt::format("{}, {} cores", model, std::thread::hardware_concurrency());
+    return fmt::format("{}, {} CPUs", model, std::thread::hardware_concurrency());
 }
 
 std::string kernel() {
