@@ -80,7 +80,7 @@ void write_all(int descriptor, std::string_view text) {
     while (!text.empty()) {
         const ssize_t written = ::write(descriptor, text.data(), text.size());
         if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return;  // nobody reads; the ranks go on
+        if (written <= 0) return;
         text.remove_prefix(static_cast<std::size_t>(written));
     }
 }
@@ -140,6 +140,7 @@ struct Start {
     int failed = -1;  // gets errno where the program cannot be had
     pid_t parent = 0;
     sigset_t signals{};
+    void (*pipe_signal)(int) = SIG_DFL;
     char** words = nullptr;
     char** environment = nullptr;
 
@@ -150,6 +151,7 @@ struct Start {
         ::dup2(input, STDIN_FILENO);
         if (output >= 0) ::dup2(output, STDOUT_FILENO);
         if (errors >= 0) ::dup2(errors, STDERR_FILENO);
+        ::signal(SIGPIPE, pipe_signal);
         ::sigprocmask(SIG_SETMASK, &signals, nullptr);
         ::execvpe(words[0], words, environment);
         const int number = errno;
@@ -164,6 +166,7 @@ struct Ranks::State {
     std::vector<RankProcess> processes;
     std::vector<Output> outputs;
     sigset_t signals_before{};
+    void (*pipe_signal_before)(int) = SIG_DFL;
     bool terminating = false;
     Clock::time_point kill_at{};
     JobEnd end;
@@ -199,8 +202,8 @@ Result<void> Ranks::State::start_one(const std::vector<std::string>& program,
                       (!prefixed || (::pipe2(output, O_CLOEXEC) == 0 && ::pipe2(errors, O_CLOEXEC) == 0));
     int number = made ? 0 : errno;
     std::vector<char*> words = pointers(program), variables = pointers(environment);
-    const Start start{input,      output[1],      errors[1],    failed[1],
-                      ::getpid(), signals_before, words.data(), variables.data()};
+    const Start start{input,          output[1],          errors[1],    failed[1],       ::getpid(),
+                      signals_before, pipe_signal_before, words.data(), variables.data()};
     const pid_t id = made ? ::fork() : -1;
     if (id == 0) start.run();
     if (made && id < 0) number = errno;
@@ -316,6 +319,7 @@ Ranks::~Ranks() {
     }
     if (unfinished) kill_children();
     for (Output& output : state_->outputs) close_if_open(output.from);
+    ::signal(SIGPIPE, state_->pipe_signal_before);
     ::sigprocmask(SIG_SETMASK, &state_->signals_before, nullptr);
 }
 
@@ -325,6 +329,8 @@ Result<Ranks> Ranks::start(const std::vector<std::string>& program,
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     const sigset_t signals = forwarded_signals();
     ::sigprocmask(SIG_BLOCK, &signals, &ranks.state_->signals_before);
+    // Where nobody reads the output any more the ranks go on.
+    ranks.state_->pipe_signal_before = ::signal(SIGPIPE, SIG_IGN);
     for (const auto& environment : environments)
         if (auto started = ranks.state_->start_one(program, environment, prefixed); !started)
             return started.error();

@@ -118,6 +118,16 @@ class Output(RunTest):
         outcome = self.run_ranks(2, "head -c 300000 /dev/zero | tr '\\0' x; echo")
         self.assertEqual(outcome.out.count("x"), 600000)
 
+    def test_ranks_go_on_where_nobody_reads_it(self):
+        """As they do where their own output is a file: a pager that was left ends no training. Their signals are as they were."""
+        job = self.start_ranks("-n", "2", "--", "sh", "-c", "until [ -e go ]; do sleep 0.02; done; echo a; echo b; grep SigIgn /proc/self/status > $RANK")
+        job.stdout.close()
+        job.stderr.close()
+        self.write("go", b"")
+        self.assertEqual(job.wait(harness.LIMIT_SECONDS), 0)
+        for rank in ("0", "1"):
+            self.assertEqual(int((self.dir / rank).read_text().split()[1], 16) >> (signal.SIGPIPE - 1) & 1, 0)
+
     def test_a_bar_moves(self):
         self.assertIn("[1] 10%\r[1] 20%\r", self.run_ranks(2, 'printf "10%%\\r20%%\\r"').out)
 
