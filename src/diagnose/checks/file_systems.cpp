@@ -53,13 +53,19 @@ struct Judged {
     std::vector<Seen> seen;
 };
 
+// Containers are given single files of the host's drive: /etc/hosts, libraries of the driver.
+bool is_file(const driver::MachineFiles& files, const std::string& path) {
+    return files.exists(path) && !files.exists(path + "/.");
+}
+
 // The mounts on NVMe drives, each device once: containers have the same drive at many places.
 Judged judge_drives(const Evidence& evidence, const std::vector<Mount>& all, bool nvidia_fs) {
     Judged judged;
     std::set<std::string> devices;
     for (const Mount& mount : all) {
         const BlockDevice device = block_device(evidence.files, mount);
-        if (!device.on_nvme || mount.type == "squashfs" || !devices.insert(mount.device).second) continue;
+        if (!device.on_nvme || mount.type == "squashfs" || is_file(evidence.files, mount.point)) continue;
+        if (!devices.insert(mount.device).second) continue;
         const std::string why_not = objection(mount, device, nvidia_fs);
         judged.seen.push_back({fmt::format("{}, {}", mounts_path, device.name), words_of(mount, why_not)});
         if (why_not.empty()) judged.good.push_back(mount.point);

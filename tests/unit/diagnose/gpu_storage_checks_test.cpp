@@ -209,6 +209,19 @@ TEST(FileSystem, WarnsOfOtherFileSystemsAndOfNoMount) {
         saw(with_mount(machine, "0:77", "lustre", "rw"), "the current folder", "lustre at /data one"));
 }
 
+TEST(FileSystem, FilesThatAContainerWasGivenAreNoPlaceForOthers) {
+    HgxServer machine;
+    machine.raw("/etc/hosts", "127.0.0.1 localhost\n");
+    const std::string given = mount_line("0:50", "/", "overlay", "overlay", "rw") +
+                              mount_line("259:0", "/etc/hosts", "ext4", "/dev/nvme0n1", "rw");
+    machine.raw("/proc/self/mountinfo", given);
+    const Outcome none = see(machine, "file-system");
+    EXPECT_NE(none.summary.find("no NVMe drive is mounted"), std::string::npos) << none.summary;
+    machine.tree.folder("/data");
+    machine.raw("/proc/self/mountinfo", given + mount_line("259:0", "/data", "ext4", "/dev/nvme0n1", "rw"));
+    EXPECT_TRUE(see(machine, "file-system").summary.starts_with("files at /data can"));
+}
+
 // A stack of block devices: `name` on the given ones below.
 void stack(HgxServer& machine, const std::string& device, const std::string& name, const std::string& kind,
            const std::vector<std::string>& below) {
