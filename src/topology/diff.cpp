@@ -42,10 +42,14 @@ std::string memory_words(const Device& device, bool rounded) {
     return rounded ? format_bytes(device.memory) : fmt::format("{} B", device.memory);
 }
 
-// A property of which less is worse: "gen5 x16", "17 of 18".
-bool lost(const std::string& before, const std::string& after) {
-    const auto a = topology::rate_of_pcie_words(before);
-    const auto b = topology::rate_of_pcie_words(after);
+// A property of which less is worse: "gen5 x16", "17 of 18". Of a link as it runs the lanes alone: idle devices slow down.
+bool lost(const std::string& name, const std::string& before, const std::string& after) {
+    const auto rate_of = [&](std::string words) {
+        if (name == "pcie_now" && words.starts_with("gen")) words.replace(0, words.find(' '), "gen1");
+        return topology::rate_of_pcie_words(words);
+    };
+    const auto a = rate_of(before);
+    const auto b = rate_of(after);
     if (a && b) return *b < *a;
     if (before.find(" of ") != std::string::npos && after.find(" of ") != std::string::npos)
         return std::atoi(after.c_str()) < std::atoi(before.c_str());
@@ -275,7 +279,7 @@ private:
             }
             if (b->second != value)
                 report(DifferenceKind::property_changed, what, name, value, b->second,
-                       lost(value, b->second));
+                       lost(name, value, b->second));
             ++b;
         }
         while (b != now.end()) fresh();

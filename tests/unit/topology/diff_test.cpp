@@ -219,6 +219,10 @@ TEST(Diff, Properties) {
               "gpu:0: pcie_now gen5 x16 -> gen5 x8, worse\n"
               "gpu:0: zone nothing -> b\n"
               "machine: kernel 6.1 -> 6.8\n");
+    now = old;
+    now["pcie_now"] = "gen1 x16";
+    after.properties = before.properties;
+    EXPECT_EQ(words(compare(before, after)), "gpu:0: pcie_now gen5 x16 -> gen1 x16\n") << "idle, no fault";
 }
 
 TEST(Diff, TwoMachinesOfAnotherKind) {
