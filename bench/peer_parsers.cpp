@@ -165,27 +165,26 @@ Result<std::vector<PeerFigure>> parse_nccl_tests(const std::string& text, const 
     return figures;
 }
 
-// A line of column names says the unit; a line of figures follows: bytes, iterations, peak, average, rate.
+// A line of column names says the unit, which is the one of --report_gbits: others are MiB, called MB by old versions. A line of
+// figures follows: bytes, iterations, peak, average, rate.
 Result<std::vector<PeerFigure>> parse_perftest(const std::string& text, const std::string& device) {
-    double scale = 0;
+    bool gigabits = false;
     std::vector<PeerFigure> figures;
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
         if (line.find("#bytes") != std::string::npos) {
-            if (line.find("average[Gb/sec]") != std::string::npos) scale = 1.0 / 8;
-            if (line.find("average[MB/sec]") != std::string::npos) scale = 1e6 / 1e9;
-            if (line.find("average[MiB/sec]") != std::string::npos) scale = 1048576.0 / 1e9;
+            gigabits = line.find("average[Gb/sec]") != std::string::npos;
             continue;
         }
         const auto words = words_of(line);
-        if (scale == 0 || words.size() < 4) continue;
+        if (!gigabits || words.size() < 4) continue;
         const auto bytes = number_of(words[0]), average = number_of(words[3]);
         if (!bytes || !average) continue;
         figures.push_back({.tool = "perftest",
                            .what = fmt::format("ib_write_bw, {}, looped back", device),
                            .bytes = static_cast<Bytes>(*bytes),
                            .unit = "GB/s",
-                           .value = *average * scale});
+                           .value = *average / 8});
     }
     if (figures.empty()) return unreadable("ib_write_bw", "it has no line of figures");
     return figures;

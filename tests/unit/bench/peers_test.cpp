@@ -141,11 +141,9 @@ TEST(Perftest, TheAverageInGigabytes) {
     ASSERT_EQ(figures->size(), 1u);
     EXPECT_EQ((*figures)[0].bytes, Bytes{1} << 20);
     EXPECT_DOUBLE_EQ((*figures)[0].value, 196.40 / 8);
-    std::string mib = ib_write_bw;
-    while (mib.find("[Gb/sec]") != std::string::npos) mib.replace(mib.find("[Gb/sec]"), 8, "[MiB/sec]");
-    const auto in_mib = parse_perftest(mib, "rxe0");
-    ASSERT_TRUE(in_mib.ok());
-    EXPECT_DOUBLE_EQ((*in_mib)[0].value, 196.40 * 1048576 / 1e9);
+    std::string other = ib_write_bw;
+    while (other.find("[Gb/sec]") != std::string::npos) other.replace(other.find("[Gb/sec]"), 8, "[MB/sec]");
+    EXPECT_FALSE(parse_perftest(other, "rxe0").ok()) << "MB are MiB there";
     EXPECT_FALSE(parse_perftest("Couldn't connect\n", "rxe0").ok());
 }
 
