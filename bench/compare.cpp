@@ -93,6 +93,17 @@ void note_machines(const Report& before, const Report& after, Comparison& out) {
         out.notes.push_back("the devices or links of the machine differ; sidestep topo diff says how");
 }
 
+std::vector<std::string> new_failures(const Report& before, const Report& after) {
+    std::vector<std::string> failures;
+    for (const CaseResult& now : after.cases) {
+        const bool known = std::ranges::any_of(before.cases, [&](const CaseResult& then) {
+            return then.key == now.key && !then.failed.empty();
+        });
+        if (!now.failed.empty() && !known) failures.push_back(fmt::format("{}: {}", now.key, now.failed));
+    }
+    return failures;
+}
+
 const char* word_of(Change change) {
     switch (change) {
         case Change::same:
@@ -112,6 +123,7 @@ const char* word_of(Change change) {
 Comparison compare(const Report& before, const Report& after) {
     Comparison out;
     note_machines(before, after, out);
+    out.failed_after = new_failures(before, after);
     const auto old_figures = figures_of(before);
     const auto new_list = figures_of(after);
     std::map<Name, const Figure*> new_figures(new_list.begin(), new_list.end());
@@ -152,6 +164,7 @@ std::string Comparison::to_text(bool everything) const {
     text += align(rows);
     for (const std::string& name : only_before) text += fmt::format("  only before  {}\n", name);
     for (const std::string& name : only_after) text += fmt::format("  only after   {}\n", name);
+    for (const std::string& failure : failed_after) text += fmt::format("  failed after {}\n", failure);
     return text +
            fmt::format(
                "{} figures in both: {} better, {} worse, {} within noise, {} unclear (too few samples)\n",
@@ -169,6 +182,7 @@ std::string Comparison::to_json() const {
                                    {"figures", nlohmann::ordered_json::array()},
                                    {"only_before", only_before},
                                    {"only_after", only_after},
+                                   {"failed_after", failed_after},
                                    {"notes", notes}};
     for (const FigureChange& figure : figures)
         json["figures"].push_back({{"case", figure.key},

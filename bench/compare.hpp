@@ -32,9 +32,11 @@ struct Comparison {
     std::vector<FigureChange> figures;
     std::vector<std::string> only_before;  // "case: figure, size"
     std::vector<std::string> only_after;
-    std::vector<std::string> notes;  // that the machines differ, and how
+    std::vector<std::string> failed_after;  // "case: why", of those that did not fail before
+    std::vector<std::string> notes;         // that the machines differ, and how
 
     int count(Change change) const;
+    bool regressed() const { return count(Change::worse) > 0 || !failed_after.empty(); }
     // Lines for people: what changed, and how much did not; with `everything` also what did not.
     std::string to_text(bool everything) const;
     // The object documented in docs/bench-format.md.

@@ -262,8 +262,7 @@ Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals
     const bench::Comparison comparison = bench::compare(*before, *after);
     const auto printed = print(globals.json ? comparison.to_json() : comparison.to_text(command.all));
     if (!printed) return printed.error();
-    const bool worse = comparison.count(bench::Change::worse) > 0;
-    return command.fail_on_regression && worse ? ExitCode::failed : ExitCode::done;
+    return command.fail_on_regression && comparison.regressed() ? ExitCode::failed : ExitCode::done;
 }
 
 Result<ExitCode> run_collective(const BenchCommand& command, const Globals& globals) {

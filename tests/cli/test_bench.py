@@ -188,6 +188,17 @@ class Compare(BenchTest):
         self.assertRegex(self.succeed("bench", "compare", slower, before).out, r"better .*host -> host.*-33\.3 %")
         self.assertEqual(self.json_of("bench", "compare", before, slower)["worse"], 1)
 
+    def test_a_case_that_fails_is_a_regression(self):
+        report, _ = self.report(*QUICK)
+        before = self.change(report, 1, "before.json")
+        report["cases"][1].update(failed="no memory", figures=[])
+        broken = self.change(report, 1, "broken.json")
+        outcome = self.run_command("bench", "compare", before, broken, "--fail-on-regression")
+        self.assertEqual(outcome.code, FAILED)
+        self.assertIn(f"failed after {report['cases'][1]['key']}: no memory", outcome.out)
+        self.assertEqual(len(self.json_of("bench", "compare", before, broken)["failed_after"]), 1)
+        self.succeed("bench", "compare", broken, broken, "--fail-on-regression")
+
     def test_files_that_are_no_reports(self):
         report, _ = self.report(*QUICK)
         good = self.change(report, 1, "good.json")
