@@ -76,9 +76,9 @@ public:
     // on one thread.
     TransferAwaiter resume_on(Executor executor) &&;
 
-    // Keeps `owner` until this handle is gone and no device may touch the buffers any more: where a device hangs, the copy
-    // is reported before that. What owns the buffers belongs here if it goes with the error. May be called several times.
-    // The last to let go of it may be the library's own thread, which holds no lock then.
+    // Keeps `owner` until this handle is gone and no device may touch the buffers any more. Where a device hangs, the copy
+    // is reported before that: hand over what owns the buffers if your program frees them after an error. May be called
+    // several times. The last to let go of it may be the library's own thread, which holds no lock then.
     void keep(std::shared_ptr<const void> owner);
 
     // Bytes that have arrived at the target so far, and bytes to move in all (0 until known).

@@ -60,7 +60,7 @@ public:
     std::string driver_version() const override {
         return property(topology_.parts().properties, "nvml_driver");
     }
-    // As NVML does it counts those that it has lost.
+    // With those that are lost, as NVML counts.
     Result<int> gpu_count() const override {
         const auto numbers = topology::numbers_of(topology_, DeviceKind::gpu);
         return numbers.empty() ? 0 : numbers.back() + 1;

@@ -135,7 +135,7 @@ public:
         if (finished() && *result_) (*result_)->notes.push_back(std::move(text));
     }
 
-    // What the caller gave goes with the activity. By whoever has its handle.
+    // By whoever has its handle. `owner` goes with the activity.
     void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
     // It has a place on a caller's stream, which may come to it after any time. Constant after the start.
