@@ -136,7 +136,7 @@ Result<void> show(const BenchCommand& command, const Globals& globals, const std
     return keeps_files(command) ? Result<void>() : printed;
 }
 
-Result<void> check_files(const BenchCommand& command) {
+Result<void> prepare_files(const BenchCommand& command) {
     if (keeps_files(command)) std::signal(SIGPIPE, SIG_IGN);
     const auto save = can_be_written(command.save);
     return save ? can_be_written(command.html) : save;
@@ -242,7 +242,7 @@ Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) 
         if (!listed) return listed.error();
         return ExitCode::done;
     }
-    if (const auto writable = check_files(command); !writable) return writable.error();
+    if (const auto writable = prepare_files(command); !writable) return writable.error();
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     Kept kept;
@@ -276,7 +276,7 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
         if (!done) return done.error();
         return ExitCode::done;
     }
-    if (const auto writable = check_files(command); !writable) return writable.error();
+    if (const auto writable = prepare_files(command); !writable) return writable.error();
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     const auto options = options_of(command, *context);
@@ -313,7 +313,7 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
 }
 
 Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
-    if (const auto writable = check_files(command); !writable) return writable.error();
+    if (const auto writable = prepare_files(command); !writable) return writable.error();
     const auto thresholds = thresholds_of(command);
     if (!thresholds) return thresholds.error();
     Kept kept;

@@ -100,7 +100,7 @@ EmulatedMemory::EmulatedMemory(std::map<int, Bytes> gpu_bytes, std::shared_ptr<M
 
 Result<std::shared_ptr<void>> EmulatedMemory::reserve(int gpu, Bytes bytes) {
     const std::unique_lock lock(mutex_);
-    Gpu& state = gpus_.find(gpu)->second;
+    Gpu& state = gpus_.at(gpu);
     const Bytes free = state.total - state.used;
     if (bytes > free) {
         return Error{ErrorCode::out_of_memory,

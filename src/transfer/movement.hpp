@@ -48,7 +48,7 @@ public:
     }
     // How many copies of that GPU's own are at work.
     std::atomic<int>& counter(int gpu, Direction direction) {
-        return counters_.find(gpu)->second[direction == Direction::to_gpu ? 0 : 1];
+        return counters_.at(gpu)[direction == Direction::to_gpu ? 0 : 1];
     }
 
 private:
