@@ -133,6 +133,7 @@ Result<void> write_file(const std::string& path, std::string_view text) {
     struct stat status {};
     const bool special = ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
     auto aside = special ? Result<driver::ReplacedFile>(Error{}) : driver::ReplacedFile::begin(path);
+    if (!aside && aside.error().code == ErrorCode::no_space) return aside.error();
     // What is no file, and a file in a folder that takes no new one.
     const driver::Fd in_place(aside ? -1
                                     : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
