@@ -34,6 +34,8 @@ struct BackendUnderTest {
     std::function<void(void* to, const void* gpu_address, Bytes bytes)> peek_gpu = {};
     // Why the tests cannot run here; they are skipped then. Empty: they can.
     std::string skip = {};
+    // Why capabilities between GPUs are not tested here. Empty: they are.
+    std::string without_peers = {};
 };
 
 inline void PrintTo(const BackendUnderTest& backend, std::ostream* out) {

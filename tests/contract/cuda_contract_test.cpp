@@ -15,8 +15,14 @@ std::string reason_to_skip() {
     const auto topology = live();
     if (!topology) return topology.error().to_string();
     const auto support = backends::cuda::create()->probe(*topology);
-    if (!support.usable) return support.reason;
-    if (topology->gpu_count() < 2) return "needs two GPUs, this machine has one";
+    return support.usable ? "" : support.reason;
+}
+
+// Why no bytes are moved from one GPU to another here; empty if they are.
+std::string reason_for_one_gpu() {
+    const auto topology = live();
+    if (!topology) return topology.error().to_string();
+    if (topology->gpu_count() < 2) return "copies between GPUs need two GPUs, this machine has one";
     const PeerAccess access = topology->peer_access(0, 1);
     return access.allowed ? "" : "gpu:0 may not reach gpu:1: " + access.reason;
 }
@@ -56,24 +62,29 @@ End gpu(int index, MemoryKind kind = MemoryKind::device) {
     return {Place::gpu(index), kind};
 }
 
+// With one GPU, both ends lie on it.
+const std::string one_gpu = reason_for_one_gpu();
+const int other = one_gpu.empty() ? 1 : 0;
+
 INSTANTIATE_TEST_SUITE_P(Contract, BackendContract,
                          testing::Values(BackendUnderTest{
                              .name = "Cuda",
                              .make = backends::cuda::create,
                              .topology = live,
                              .pairs = {{pinned, gpu(0)},
-                                       {pinned_on_node, gpu(1)},
-                                       {gpu(1), pinned},
+                                       {pinned_on_node, gpu(other)},
+                                       {gpu(other), pinned},
                                        {gpu(0), gpu(0)},
-                                       {gpu(0), gpu(1)},
-                                       {gpu(1, MemoryKind::pool), gpu(0, MemoryKind::vmm)},
-                                       {gpu(1, MemoryKind::vmm), gpu(0, MemoryKind::pool)},
-                                       {gpu(0, MemoryKind::managed), gpu(1)},
+                                       {gpu(0), gpu(other)},
+                                       {gpu(other, MemoryKind::pool), gpu(0, MemoryKind::vmm)},
+                                       {gpu(other, MemoryKind::vmm), gpu(0, MemoryKind::pool)},
+                                       {gpu(0, MemoryKind::managed), gpu(other)},
                                        {pageable, gpu(0)},
                                        {pinned, pinned}},
                              .poke_gpu = poke,
                              .peek_gpu = peek,
                              .skip = reason_to_skip(),
+                             .without_peers = one_gpu,
                          }),
                          NameOfBackend());
 
