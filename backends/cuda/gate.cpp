@@ -150,7 +150,7 @@ void GateWords::collect() noexcept {
 
 GateWords::~GateWords() {
     collect();
-    if (resting_.empty()) return;
+    if (!page_ || free_.size() == max_words) return;
     base::log(base::LogLevel::warn, "a stream still waits at an open gate: its pinned words are not freed");
     base::keep(std::make_shared<Allocation>(std::move(page_)));
 }

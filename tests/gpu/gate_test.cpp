@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "backends/cuda/gate.hpp"
 #include "tests/gpu/raw_memory.hpp"
 #include "tests/gpu/slow_stream.hpp"
 
@@ -91,6 +92,27 @@ TEST_F(Gates, AFailedQuestionFreesNoWord) {
     ASSERT_TRUE(closed) << closed.error().to_string();
     EXPECT_TRUE(stream.drained(milliseconds(30'000)));
     (*closed)->open();
+}
+
+// A word on which a stream still waits is kept, be it that nothing will tell when the stream has passed.
+TEST_F(Gates, AWordThatIsWaitedForIsKept) {
+    SlowStream stream(0);
+    const std::shared_ptr<const driver::Cuda> driver = driver::Cuda::load().value();
+    const auto gpus = backends::cuda::Gpus::find(driver, machine().topology()).value();
+    auto words = std::make_shared<backends::cuda::GateWords>(driver);
+    const auto callers = backends::cuda::callers_stream(*driver, stream.get(), nullptr).value();
+    std::atomic<bool> go_on{false};
+    stream.run([&go_on] {
+        while (!go_on) std::this_thread::yield();
+    });
+    ::setenv("FAKE_CUDA_FAIL", "cuEventRecord:2", 1);
+    (void)words->put(*gpus, callers).ok();
+    ::unsetenv("FAKE_CUDA_FAIL");
+    // To free it would wait for the stream.
+    auto gone = std::async(std::launch::async, [&words] { words.reset(); });
+    EXPECT_EQ(gone.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+    go_on = true;
+    gone.get();
 }
 
 TEST_F(Gates, ManyOneAfterTheOther) {
