@@ -58,13 +58,6 @@ ssize_t read_now(const File& file, void* memory, Bytes size, Bytes offset) {
     return ::preadv2(file.own(), &part, 1, static_cast<off_t>(offset), RWF_NOWAIT);
 }
 
-Refusal wait(std::optional<Transfer>& transfer) {
-    if (!transfer) return {};
-    auto done = transfer->wait();
-    transfer.reset();
-    return done ? Refusal{} : refusal_of(done.error());
-}
-
 // Goes on until the file ends, or something is not in the cache. `chunk(at, size)` answers as read_now().
 template <typename Chunk>
 void read_chunks(CachedRead& read, Bytes size, Bytes at_once, Chunk&& chunk) {
@@ -99,20 +92,26 @@ CachedRead read_cached(const File& file, const Buffer& memory, Bytes offset) {
         return read;
     }
     std::array<std::optional<Transfer>, slot_count> copies;
+    const auto finish = [&](std::optional<Transfer>& copy) {
+        if (!copy) return;
+        auto refused = wait(*copy, *slots);
+        copy.reset();
+        if (!read.refused) read.refused = std::move(refused);
+    };
     std::size_t turn = 0;
     read_chunks(read, memory.size(), chunk_of(memory.size()), [&](Bytes at, Bytes size) -> ssize_t {
         std::optional<Transfer>& copy = copies[turn];
-        void* const slot = slots->at(turn);
+        void* const slot = (*slots)->at(turn);
         turn = (turn + 1) % slot_count;
-        if (read.refused = wait(copy); read.refused) return -1;
+        finish(copy);
+        if (read.refused) return -1;
         const ssize_t got = read_now(file, slot, size, offset + at);
         if (got > 0)
             copy.emplace(context.copy(Buffer::host(slot, static_cast<Bytes>(got)),
                                       memory.slice(at, static_cast<Bytes>(got))));
         return got;
     });
-    for (std::optional<Transfer>& copy : copies)
-        if (auto refused = wait(copy); refused && !read.refused) read.refused = std::move(refused);
+    for (std::optional<Transfer>& copy : copies) finish(copy);
     return read;
 }
 

@@ -62,9 +62,9 @@ Way move_here(const File& file, void* memory, Bytes size, Bytes offset, bool wri
     return way;
 }
 
-Refusal copy(const Buffer& from, const Buffer& to) {
-    auto done = Driver::get().context()->copy(from, to).wait();
-    return done ? Refusal{} : refusal_of(done.error());
+Refusal copy(const Buffer& from, const Buffer& to, const std::shared_ptr<const Slots>& slots) {
+    Transfer copying = Driver::get().context()->copy(from, to);
+    return wait(copying, slots);
 }
 
 Way move_small(const Prepared& prepared, const Buffer& memory, Bytes offset) {
@@ -73,14 +73,15 @@ Way move_small(const Prepared& prepared, const Buffer& memory, Bytes offset) {
         return move_here(*prepared.file, memory.address(), memory.size(), offset, write);
     const auto slots = slots_of_this_thread(*Driver::get().context());
     if (!slots) return failed(refusal_of(slots.error()));
-    void* const slot = slots->front();
+    void* const slot = (*slots)->front();
     if (write) {
-        if (auto refused = copy(memory, Buffer::host(slot, memory.size()))) return failed(std::move(refused));
+        if (auto refused = copy(memory, Buffer::host(slot, memory.size()), *slots))
+            return failed(std::move(refused));
         return move_here(*prepared.file, slot, memory.size(), offset, true);
     }
     Way way = move_here(*prepared.file, slot, memory.size(), offset, false);
     if (way.moved.refused || way.moved.bytes == 0) return way;
-    way.moved.refused = copy(Buffer::host(slot, way.moved.bytes), memory.slice(0, way.moved.bytes));
+    way.moved.refused = copy(Buffer::host(slot, way.moved.bytes), memory.slice(0, way.moved.bytes), *slots);
     if (way.moved.refused) way.moved.bytes = 0;
     return way;
 }

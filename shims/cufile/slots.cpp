@@ -6,8 +6,6 @@
 namespace sidestep::cufile {
 namespace {
 
-using Slots = std::array<void*, slot_count>;
-
 struct Free {
     std::mutex mutex;
     std::vector<Slots> slots;
@@ -19,28 +17,29 @@ Free& free_slots() {
     return one;
 }
 
-struct Leased {
-    Slots slots{};
-    ~Leased() {
-        if (slots.front() == nullptr) return;
-        const std::lock_guard guard(free_slots().mutex);
-        free_slots().slots.push_back(slots);
-    }
-};
-thread_local Leased leased;
+thread_local std::shared_ptr<const Slots> leased;
+
+std::shared_ptr<const Slots> lease(const Slots& slots) {
+    return {new Slots(slots), [](const Slots* gone) {
+                const std::unique_ptr<const Slots> owned(gone);
+                const std::lock_guard guard(free_slots().mutex);
+                free_slots().slots.push_back(*owned);
+            }};
+}
 
 }  // namespace
 
-Result<Slots> slots_of_this_thread(const Context& context) {
-    if (leased.slots.front() != nullptr) return leased.slots;
+Result<std::shared_ptr<const Slots>> slots_of_this_thread(const Context& context) {
+    if (leased) return leased;
+    Slots slots{};
     {
         const std::lock_guard guard(free_slots().mutex);
         if (!free_slots().slots.empty()) {
-            leased.slots = free_slots().slots.back();
+            slots = free_slots().slots.back();
             free_slots().slots.pop_back();
-            return leased.slots;
         }
     }
+    if (slots.front() != nullptr) return leased = lease(slots);
     auto made = context.allocate(Place::host(), slot_count * slot_bytes, MemoryKind::pinned);
     if (!made) return made.error();
     auto* const all = static_cast<char*>(made->address());
@@ -48,8 +47,16 @@ Result<Slots> slots_of_this_thread(const Context& context) {
         const std::lock_guard guard(free_slots().mutex);
         free_slots().memory.push_back(std::move(*made));
     }
-    for (std::size_t i = 0; i < slot_count; ++i) leased.slots[i] = all + i * slot_bytes;
-    return leased.slots;
+    for (std::size_t i = 0; i < slot_count; ++i) slots[i] = all + i * slot_bytes;
+    return leased = lease(slots);
+}
+
+Refusal wait(Transfer& copy, const std::shared_ptr<const Slots>& slots) {
+    copy.keep(slots);
+    const auto done = std::move(copy).wait();
+    if (done) return {};
+    if (leased == slots) leased.reset();
+    return refusal_of(done.error());
 }
 
 }  // namespace sidestep::cufile

@@ -3,10 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <functional>
+#include <optional>
+#include <thread>
 #include <tuple>
 
+#include <sidestep/cuda.hpp>
+#include "shims/cufile/driver.hpp"
+#include "shims/cufile/slots.hpp"
 #include "tests/cuda_by_name.hpp"
 #include "tests/cufile/world.hpp"
 #include "tests/fake_cufile/stand_in.hpp"
@@ -316,6 +323,36 @@ TEST_F(PassedThrough, WithoutSettingsColdFilesPass) {
         }
         EXPECT_TRUE(passed || !cold) << size;  // a file system in memory is never cold
     }
+}
+
+// Its late bytes would be taken for those of a later call.
+TEST_F(PassedThrough, WhatACopyThatHangsMayReachServesNobody) {
+    const Context& context = *cufile::Driver::get().context();
+    std::atomic<bool> go_on{false};
+    const auto wait = [](void* until) {
+        while (!*static_cast<std::atomic<bool>*>(until)) std::this_thread::yield();
+    };
+    ASSERT_EQ(cuda.call_host(stream, wait, &go_on), 0);
+    CopyOptions options;
+    options.deadline = std::chrono::milliseconds(50);
+    const auto slots_of_a_thread = [&] {
+        void* slot = nullptr;
+        std::thread([&] { slot = cufile::slots_of_this_thread(context).value()->front(); }).join();
+        return slot;
+    };
+    auto slots = cufile::slots_of_this_thread(context).value();
+    void* const slot = slots->front();
+    std::optional<Transfer> copy =
+        sidestep::cuda::copy(context, Buffer::gpu(0, base, 4096), Buffer::host(slot, 4096), stream, options);
+    EXPECT_EQ(cufile::wait(*copy, slots).system, ETIMEDOUT);
+    slots.reset();
+    EXPECT_NE(cufile::slots_of_this_thread(context).value()->front(), slot);
+    EXPECT_NE(slots_of_a_thread(), slot);
+    go_on = true;
+    copy.reset();
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (slots_of_a_thread() != slot && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    EXPECT_EQ(slots_of_a_thread(), slot) << "it comes back once the copy is over";
 }
 
 }  // namespace
