@@ -13,8 +13,8 @@ Transfer ContextAccess::submit_batch(const Context& context, const std::vector<B
     std::vector<transfer::BatchCopy> copies;
     copies.reserve(items.size());
     for (const BatchItem& item : items) copies.push_back({&item.from, &item.to});
-    std::shared_ptr<transfer::Engine> engine = engine_for(context, copies);
-    auto batch = engine->submit_batch(copies, options, stream);
+    std::shared_ptr<transfer::Engine> engine(context.impl_, context.impl_->engine.get());
+    auto batch = engine->submit_batch(copies, options, stream, context.impl_->pins->use(copies));
     if (*note != '\0') batch->add_note(note);
     return Transfer(std::move(engine), std::move(batch));
 }

@@ -107,21 +107,12 @@ Transfer Context::copy(const Buffer& from, const Buffer& to, const CopyOptions& 
     return ContextAccess::submit(*this, from, to, options, nullptr);
 }
 
-std::shared_ptr<transfer::Engine> ContextAccess::engine_for(const Context& context,
-                                                            std::span<const transfer::BatchCopy> copies) {
-    transfer::Engine* const engine = context.impl_->engine.get();
-    auto used = context.impl_->pins->use(copies);
-    if (!used) return {context.impl_, engine};
-    return {std::make_shared<std::pair<std::shared_ptr<Impl>, std::shared_ptr<void>>>(context.impl_, used),
-            engine};
-}
-
 Transfer ContextAccess::submit(const Context& context, const Buffer& from, const Buffer& to,
                                const CopyOptions& options, void* stream, const char* note) {
     if (auto good = context::check(options); !good) return refuse(context, good.error());
     const transfer::BatchCopy copy{&from, &to};
-    std::shared_ptr<transfer::Engine> engine = engine_for(context, {&copy, 1});
-    auto job = engine->submit(from, to, options, stream);
+    std::shared_ptr<transfer::Engine> engine(context.impl_, context.impl_->engine.get());
+    auto job = engine->submit(from, to, options, stream, context.impl_->pins->use({&copy, 1}));
     if (*note != '\0') job->add_note(note);
     return Transfer(std::move(engine), std::move(job));
 }

@@ -43,9 +43,6 @@ struct ContextAccess {
     static Context::Impl& impl(const Context& context) { return *context.impl_; }
     using Impl = Context::Impl;
     static const std::shared_ptr<Impl>& shared(const Context& context) { return context.impl_; }
-    // The engine, with a handle that keeps the whole Impl alive, and locked what these copies find locked.
-    static std::shared_ptr<transfer::Engine> engine_for(const Context& context,
-                                                        std::span<const transfer::BatchCopy> copies);
     // `note`, unless empty, goes into the Receipt of a copy that has ended when it is handed out.
     static Transfer submit(const Context& context, const Buffer& from, const Buffer& to,
                            const CopyOptions& options, void* stream, const char* note = "");

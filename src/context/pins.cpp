@@ -73,7 +73,7 @@ Result<Pinned> Pins::lock_pages(const backend::Registry& registry, const Buffer&
                                 std::max(span.begin, touching->first),
                                 std::min(span.end, touching->second.end)),
                     touching->second.holders > 0 ? "lock one range that holds both"
-                                                 : "let go of the transfers that found it locked");
+                                                 : "wait for the transfers that found it locked");
         while (range != ranges_.end() && range->first < span.end) unlocked.push_back(remove(range++));
     }
     unlocked.clear();
@@ -136,6 +136,8 @@ std::shared_ptr<void> Pins::use(std::span<const transfer::BatchCopy> copies) {
             if (!end->place().is_host() || !end->place().node().empty() || address == 0) continue;
             const auto range = first_touching({address, address + 1});
             if (range == ranges_.end() || range == last || !range->second.may_stay) continue;
+            // What is locked in part only counts as not locked.
+            if (range->second.end - address < end->size()) continue;
             last = range;
             ++range->second.users;
             ranges.emplace_back(range->first, range->second.number);

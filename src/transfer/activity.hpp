@@ -135,6 +135,8 @@ public:
         if (finished() && *result_) (*result_)->notes.push_back(std::move(text));
     }
 
+    // By whoever submits it, before others have it. What its buffers count on goes once nothing is in flight any more.
+    void count_on(std::shared_ptr<void> held) { held_ = std::move(held); }
     // By whoever has its handle. `owner` goes with the activity.
     void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
@@ -165,12 +167,11 @@ protected:
     std::atomic<Clock::time_point> wake_by_{Clock::time_point::max()};
     std::atomic<Clock::duration> expected_{Clock::duration(0)};
     std::atomic<bool> touches_buffers_{false}, drained_{false};
-    std::atomic<Bytes> done_{0};
-    std::atomic<Bytes> total_{0};
+    std::atomic<Bytes> done_{0}, total_{0};
+    std::shared_ptr<void> held_;
 
 private:
-    std::atomic<bool> cancel_{false};
-    std::atomic<bool> finished_{false};
+    std::atomic<bool> cancel_{false}, finished_{false};
     std::vector<std::shared_ptr<const void>> owners_;
     Completion completion_;
 };

@@ -112,17 +112,18 @@ Engine::~Engine() {
 }
 
 std::shared_ptr<Activity> Engine::submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
-                                         void* stream) {
+                                         void* stream, std::shared_ptr<void> held) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
     if (stream == nullptr)
         if (auto ended = copy_at_once(*machine_, from, to, options)) return ended;
-    return begun(begin_copy(*machine_, from, to, options, stream));
+    return begun(begin_copy(*machine_, from, to, options, stream), std::move(held));
 }
 
 std::shared_ptr<Activity> Engine::submit_batch(const std::vector<BatchCopy>& copies,
-                                               const CopyOptions& options, void* stream) {
+                                               const CopyOptions& options, void* stream,
+                                               std::shared_ptr<void> held) {
     if (auto ours = check_process(); !ours) return refuse(ours.error());
-    return begun(begin_batch(*machine_, copies, options, stream));
+    return begun(begin_batch(*machine_, copies, options, stream), std::move(held));
 }
 
 std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions& options) {
@@ -131,7 +132,8 @@ std::shared_ptr<Activity> Engine::submit_spread(Spread spread, const CopyOptions
 }
 
 // One that ended at once may have something in flight all the same.
-std::shared_ptr<Activity> Engine::begun(std::shared_ptr<Activity> activity) {
+std::shared_ptr<Activity> Engine::begun(std::shared_ptr<Activity> activity, std::shared_ptr<void> held) {
+    if (!activity->drained()) activity->count_on(std::move(held));
     if (activity->needs_driving()) driver_of(*activity).add(activity);
     if (activity->finished()) settle(activity);
     return activity;

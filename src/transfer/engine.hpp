@@ -11,9 +11,8 @@
 
 namespace sidestep::transfer {
 
-// Safe to use from several threads. Destroyed after the last Transfer handle; waits for what is in
-// flight then, for at most a second, and keeps the memory of what still hangs; for a file that is being opened it
-// waits as long as that takes.
+// Safe to use from several threads. Destroyed after the last Transfer handle; waits for what is in flight then, for at most
+// a second, and keeps the memory of what still hangs; for a file that is being opened it waits as long as that takes.
 class Engine {
 public:
     // `drain_limit`: how long a failed copy waits for its pieces in flight before it reports all the same.
@@ -23,17 +22,14 @@ public:
            std::optional<bool> drive_beside = {});
     ~Engine();
 
-    // Starts a copy. `stream` is a caller's CUstream, or null.
+    // Starts a copy. `stream` is a caller's CUstream, or null; `held` goes once nothing is in flight any more.
     std::shared_ptr<Activity> submit(const Buffer& from, const Buffer& to, const CopyOptions& options,
-                                     void* stream);
-
+                                     void* stream, std::shared_ptr<void> held = {});
     // Starts many copies as one. The buffers are looked at during the call only.
     std::shared_ptr<Activity> submit_batch(const std::vector<BatchCopy>& copies, const CopyOptions& options,
-                                           void* stream);
-
-    // Starts moving files to the memories of several places, or those to files. Of the options these count:
-    // verify, page_cache, max_staging (for each place), chunk, deadline, stall_limit, sync_file, require and
-    // prefer.
+                                           void* stream, std::shared_ptr<void> held = {});
+    // Starts moving files to the memories of several places, or those to files. Of the options these count: verify,
+    // page_cache, max_staging (for each place), chunk, deadline, stall_limit, sync_file, require and prefer.
     std::shared_ptr<Activity> submit_spread(Spread spread, const CopyOptions& options);
 
     // Whether this is the process that made it: see base::OwnerProcess. submit() asks too.
@@ -66,7 +62,7 @@ public:
     Machine& machine() { return *machine_; }
 
 private:
-    std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity);
+    std::shared_ptr<Activity> begun(std::shared_ptr<Activity> activity, std::shared_ptr<void> held = {});
     // One that reported while pieces hang, or that holds a stream, goes on to be driven.
     void settle(const std::shared_ptr<Activity>& job) {
         if (!job->drained()) drive_in_background(job);

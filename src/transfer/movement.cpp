@@ -291,6 +291,7 @@ void Movement::end() {
     if (!calling() && idle() && !waits_for_calls() && !holds_stream()) {
         touches_buffers_.store(false, std::memory_order_release);
         release();
+        held_.reset();
         drained_.store(true, std::memory_order_release);
     }
     finish();

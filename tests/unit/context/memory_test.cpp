@@ -159,13 +159,18 @@ TEST_F(MemoryTest, AWiderRangeTakesTheOneThatNobodyHolds) {
     { ASSERT_TRUE(context.pin(memory->buffer().slice(0, 64_KiB))); }
     { ASSERT_TRUE(context.pin(memory->buffer().slice(512_KiB, 64_KiB))); }
     EXPECT_EQ(pins().locked(), 128_KiB);
-    {
-        const auto gpu = context.allocate(Place::gpu(0), 64_KiB);
-        Transfer copy = context.copy(memory->buffer().slice(0, 64_KiB), gpu->buffer());
-        EXPECT_EQ(code_of(context.pin(memory->buffer())), ErrorCode::invalid_argument);
-        EXPECT_EQ(pins().locked(), 128_KiB) << "the copy found it locked";
-        EXPECT_TRUE(copy.wait());
-    }
+    const auto gpu = context.allocate(Place::gpu(0), 128_KiB);
+    CopyOptions one_lane;
+    one_lane.lanes = 1;
+    Transfer copy = context.copy(memory->buffer().slice(0, 64_KiB), gpu->buffer().slice(0, 64_KiB), one_lane);
+    // They lie in locks in part only, and found nothing locked.
+    Transfer before = context.copy(memory->buffer().slice(448_KiB, 128_KiB), gpu->buffer());
+    Transfer behind = context.copy(memory->buffer().slice(512_KiB, 128_KiB), gpu->buffer());
+    EXPECT_EQ(code_of(context.pin(memory->buffer())), ErrorCode::invalid_argument);
+    EXPECT_EQ(pins().locked(), 128_KiB) << "the copy found it locked";
+    EXPECT_TRUE(context.pin(memory->buffer().slice(448_KiB, 192_KiB)));
+    EXPECT_EQ(pins().locked(), 256_KiB);
+    for (Transfer* each : {&copy, &before, &behind}) EXPECT_TRUE(each->wait());
     const auto whole = context.pin(memory->buffer());
     ASSERT_TRUE(whole) << whole.error().to_string();
     EXPECT_EQ(pins().locked(), 1_MiB);

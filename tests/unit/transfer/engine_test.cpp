@@ -220,7 +220,10 @@ TEST(Engine, AnAbandonedPieceEndsTheCopyAtOnceAndItsMemoryIsKept) {
     for (const bool waits : {true, false}) {
         std::atomic<bool> hang{true};
         Rig rig({.looks = 0, .hang = [&](std::size_t piece) { return piece == 2 && hang; }});
-        auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), small_chunks(), nullptr);
+        auto owned = std::make_shared<int>();
+        const std::weak_ptr<int> held = owned;
+        auto job = rig.engine->submit(rig.source.buffer(), rig.target.buffer(), small_chunks(), nullptr,
+                                      std::move(owned));
         const int attached = rig.fake->attached;
         std::thread peer([&] {
             rig.fake->wait_for_flights(1);
@@ -237,10 +240,12 @@ TEST(Engine, AnAbandonedPieceEndsTheCopyAtOnceAndItsMemoryIsKept) {
                   "the peer is dead; pieces are still in flight, so the buffers may still be written to");
         EXPECT_FALSE(job->drained());
         EXPECT_EQ(rig.fake->attached, attached) << "what the piece may touch is kept";
+        EXPECT_FALSE(held.expired());
         hang = false;
         for (int i = 0; i < 5000 && !job->drained(); ++i) std::this_thread::sleep_for(1ms);
         EXPECT_TRUE(job->drained());
         EXPECT_EQ(rig.fake->attached, 0);
+        EXPECT_TRUE(held.expired());
     }
 }
 
