@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "backends/cuda/allocate.hpp"
+#include "base/kept.hpp"
 #include "base/thread.hpp"
 
 namespace sidestep::backends::cuda {
@@ -29,6 +30,8 @@ InFlight::InFlight(std::shared_ptr<const driver::CudaContext> context, int gpu)
       words_given_(words_ ? 0 : max_words) {}
 
 InFlight::~InFlight() {
+    // What hangs may still write its word.
+    if (!idle()) base::keep(std::make_shared<Allocation>(std::move(words_)));
     driver::ScopedCudaContext current(*context_);
     for (const Share& share : shares_)
         for (const Enqueued& work : share.all) context_->cuda().cuEventDestroy(work.event);

@@ -111,7 +111,7 @@ private:
     const int gpu_;
     std::atomic<std::size_t> made_{0};
     // Pinned memory for as many words, a cache line each; an element keeps its word. None where there is no such memory.
-    const Allocation words_;
+    Allocation words_;
     std::atomic<std::size_t> words_given_;
     std::array<Share, shares> shares_;
 };

@@ -130,6 +130,15 @@ TEST_F(InFlightTest, WhatIsAwaitedIsNotOverWhileItRuns) {
     }
 }
 
+// What hangs writes it after all, when nobody looks any more.
+TEST_F(InFlightTest, AWordThatWillBeWrittenIsKept) {
+    EXPECT_EQ(add(Mark::awaited, true).told, Told::by_word);
+    pieces.reset();
+    flights.clear();
+    busy = false;
+    EXPECT_TRUE(stream->drained(milliseconds(20000)));
+}
+
 // Whoever waits looks at all GPUs in turn.
 TEST_F(InFlightTest, WhatAnotherThreadEnqueuedIsSeenBesideSlowPiecesOfTwoGpus) {
     SlowStream quick(0);
