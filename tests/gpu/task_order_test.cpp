@@ -1,13 +1,17 @@
 // Tasks of a rank run one after the other, as the program enqueued, captured and launched them, on whichever streams and
 // in whichever graphs; and what overlaps all the same is a fault, never a number.
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <chrono>
+#include <cstdlib>
+#include <future>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "tests/gpu/collective_rig.hpp"
+#include "tests/gpu/slow_stream.hpp"
 
 namespace sidestep::gpu_tests::task_order {
 namespace {
@@ -278,6 +282,27 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Overlap,
                                          Shape::lines, Shape::slices, Shape::pushed_slices, Shape::pairs,
                                          Shape::ring),
                          name);
+
+using SeatEnd = GpuTest;
+
+// Its memory stays as long as a task may be under way, also where the driver fails to say whether one is.
+TEST_F(SeatEnd, WaitsForATaskOfWhichTheDriverDoesNotTell) {
+    for (const char* const fault : {"cuEventRecord:1", "cuEventQuery:2"}) {
+        auto seat = backend().seats()->seat({0, 1, Place::gpu(0)}).value();
+        SlowStream stream(0);
+        std::atomic<bool> ends{false};
+        stream.run([&ends] {
+            while (!ends) std::this_thread::yield();
+        });
+        ::setenv("FAKE_CUDA_FAIL", fault, 1);
+        (void)seat->run({}, stream.get()).ok();
+        auto gone = std::async(std::launch::async, [&seat] { seat.reset(); });
+        EXPECT_EQ(gone.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout) << fault;
+        ends = true;
+        gone.get();
+        ::unsetenv("FAKE_CUDA_FAIL");
+    }
+}
 
 }  // namespace
 }  // namespace sidestep::gpu_tests::task_order

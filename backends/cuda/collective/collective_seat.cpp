@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -96,18 +97,19 @@ CollectiveSeat::~CollectiveSeat() {
 CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
     driver::ScopedCudaContext current(*gpu_.context());
     const auto end = std::chrono::steady_clock::now() + max_for_an_abort;
-    for (;;) {
+    for (bool doubted = false;;) {
         if (copies()) copies()->look();
         CUresult status = order_->anywhere();
         if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
         const bool copying = copies() && (copies()->busy() || !seats_.shared_streams.settled());
-        if (status == CUDA_SUCCESS && copying) status = CUDA_ERROR_NOT_READY;
+        if (status == CUDA_SUCCESS && (copying || order_->lost())) status = CUDA_ERROR_NOT_READY;
         if (status == CUDA_SUCCESS) return Rest::none;
         if (status == CUDA_ERROR_CONTEXT_IS_DESTROYED || status == CUDA_ERROR_DEINITIALIZED ||
             status == CUDA_ERROR_INVALID_HANDLE)
             return Rest::no_context;
-        // Any other answer is a context in which nothing runs any more.
-        if (status != CUDA_ERROR_NOT_READY) return Rest::none;
+        // One question that fails tells nothing. Where nothing runs in the context any more, all do.
+        const bool failed = status != CUDA_ERROR_NOT_READY;
+        if (std::exchange(doubted, failed) && failed) return Rest::none;
         if (std::chrono::steady_clock::now() > end) return Rest::running;
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     }

@@ -79,9 +79,9 @@ Result<void> TaskOrder::begin_in_capture(CUstream stream, const Seen& seen) {
 
 Result<void> TaskOrder::end(CUstream stream, bool captures) {
     if (captures) return end_in_capture(stream);
-    SIDESTEP_CHECK(cuda_->check(cuda_->cuEventRecord(on_streams_.get(), stream), "cuEventRecord"));
-    recorded_ = true;
-    return {};
+    const CUresult status = cuda_->cuEventRecord(on_streams_.get(), stream);
+    (status == CUDA_SUCCESS ? recorded_ : lost_) = true;
+    return cuda_->check(status, "cuEventRecord");
 }
 
 Result<void> TaskOrder::end_in_capture(CUstream stream) {

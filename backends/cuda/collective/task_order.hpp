@@ -32,6 +32,8 @@ public:
     // Any thread. CUDA_ERROR_NOT_READY while tasks on streams are under way; and those of graphs launched so far.
     CUresult on_streams() const;
     CUresult anywhere() const;
+    // A task is on a stream, and nothing tells when it has ended.
+    bool lost() const { return lost_; }
 
 private:
     // A stream as it is now. `ends`: of a capture, the nodes that the next one will come behind.
@@ -64,7 +66,8 @@ private:
 
     const std::shared_ptr<const driver::Cuda> cuda_;
     const driver::CudaEvent on_streams_, in_graphs_;
-    std::atomic<bool> recorded_{false};   // on_streams_
+    std::atomic<bool> recorded_{false};  // on_streams_
+    std::atomic<bool> lost_{false};
     std::atomic<bool> captured_{false};   // some task, ever
     unsigned long long last_stream_ = 0;  // its driver-wide number
     std::vector<Capture> captures_;
