@@ -227,8 +227,8 @@ Result<HostPort> parse_host_port(std::string_view text, std::uint16_t port) {
 }
 
 Result<void> listen_at(const HostPort& at, std::vector<driver::TcpListener>& listeners,
-                       std::vector<HostPort>& addresses) {
-    SIDESTEP_TRY(const auto found, driver::SocketAddress::resolve(at.host, at.port));
+                       std::vector<HostPort>& addresses, std::chrono::milliseconds limit) {
+    SIDESTEP_TRY(const auto found, driver::SocketAddress::resolve(at.host, at.port, limit));
     const std::size_t before = listeners.size();
     std::optional<Error> lacked;
     for (const driver::SocketAddress& one : found) {

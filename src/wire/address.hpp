@@ -1,6 +1,7 @@
 // What nodes are called, and where they listen.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,9 +31,10 @@ struct HostPort {
 Result<HostPort> parse_host_port(std::string_view text, std::uint16_t port = default_port);
 
 // Listens at every address that the resolver has for it, but for those that this machine lacks, such as ::1 where IPv6 is
-// off; `addresses` gets each as it is bound, in numbers.
+// off; `addresses` gets each as it is bound, in numbers. timed_out where the resolver has not answered within the limit.
 Result<void> listen_at(const HostPort& at, std::vector<driver::TcpListener>& listeners,
-                       std::vector<HostPort>& addresses);
+                       std::vector<HostPort>& addresses,
+                       std::chrono::milliseconds limit = std::chrono::seconds(30));
 
 struct NodeAddress {
     std::string name;          // as Place::node()

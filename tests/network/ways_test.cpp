@@ -125,6 +125,17 @@ TEST(Ways, WhoListensGoesOnWithTheAddressesThatThisMachineHas) {
     EXPECT_EQ(listeners.size(), 1);
 }
 
+TEST(Ways, WhoListensWaitsForNoResolverForLong) {
+    std::vector<TcpListener> listeners;
+    std::vector<HostPort> addresses;
+    resolver_hangs = true;
+    const auto done = listen_at({"hangs.test", 0}, listeners, addresses, 50ms);
+    resolver_hangs = false;
+    EXPECT_TRUE(test::comes([] { return resolver_hanging == 0; }));
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, ErrorCode::timed_out) << done.error().to_string();
+}
+
 // Each would wait for it by itself else, one after the other.
 TEST(Ways, ThoseWhoWaitForANodeFailTogether) {
     constexpr int count = 8, tries_of_one = 3;
