@@ -87,10 +87,10 @@ Result<void> Server::listen() {
 }
 
 Server::~Server() {
+    if (loop_) loop_->end();  // first: it lets clients in
     std::map<std::uint64_t, Client> clients;
     {
         std::lock_guard lock(mutex_);
-        ending_ = true;
         clients.swap(clients_);
     }
     const Error why{ErrorCode::cancelled, "the node has ended", "node", {}};
@@ -100,7 +100,6 @@ Server::~Server() {
         client.channel->send(to_message(Envelope{Word::leave, 0, {}}));
         client.channel->close(why);
     }
-    if (loop_) loop_->end();
     probes_.end();
     node_->neighbours->close();
     for (auto& [number, client] : clients) {

@@ -133,7 +133,6 @@ private:
     std::map<std::uint64_t, Client> clients_;
     Bytes received_before_ = 0;  // of clients that are gone
     Bytes sent_before_ = 0;
-    bool ending_ = false;
 
     Probes probes_{Probes::Limits{}};
     base::Workers workers_;   // for what may block

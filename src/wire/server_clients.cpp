@@ -94,7 +94,7 @@ base::Workers::Task Server::welcome_again(const std::shared_ptr<Visit>& visit, c
     {
         std::lock_guard lock(mutex_);
         const auto known = clients_.find(theirs.session);
-        const auto own = clients_.find(visit->client);  // none: the server ends
+        const auto own = clients_.find(visit->client);  // none: it has gone
         if (known != clients_.end() && own != clients_.end() && known != own &&
             driver::Tls::equal(known->second.served->key(), theirs.key)) {
             take_off(own);
@@ -124,7 +124,7 @@ void Server::gone(const std::shared_ptr<Visit>& visit, const Error& why) {
         if (found == clients_.end() || found->second.visit != visit) return;
         Client& client = found->second;
         established = client.channel->established();
-        stays = established && !client.leaves && !ending_ && !client.served->session().end();
+        stays = established && !client.leaves && !client.served->session().end();
         client.channel.reset();
         client.lost = std::chrono::steady_clock::now();
         left = stays ? client : take_off(found);
