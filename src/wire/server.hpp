@@ -75,6 +75,7 @@ private:
     // A control connection, and whose it is: another's than at first, where its client was here before.
     struct Visit {
         std::atomic<std::uint64_t> client{0};
+        bool greeted = false;  // the loop's thread alone
     };
     struct Client {
         std::shared_ptr<Served> served;

@@ -49,6 +49,10 @@ void Server::heard(const std::shared_ptr<Visit>& visit, const std::string& messa
         }
         return client->channel->close(Error{ErrorCode::cancelled, "it has left", "node", {}});
     }
+    // Whoever has something here already cannot become the client that was here before: nobody would let go of it.
+    if (std::exchange(visit->greeted, true) == (question->word == Word::hello))
+        return client->channel->close(Error{
+            ErrorCode::io_error, "a greeting is the first that a client says, and comes once", "node", {}});
     base::Workers& by = question->word == Word::reach    ? reaching_
                         : is_about_files(question->word) ? files_
                                                          : workers_;

@@ -1,13 +1,16 @@
-// A node that ends in the midst of something.
+// A node that ends in the midst of something, and clients that do not keep to the order of things.
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include "backends/tcp/tcp_engine.hpp"
+#include "driver/event_loop.hpp"
 #include "tests/network/hanging_files.hpp"
 #include "tests/network/link_rig.hpp"
 #include "wire/peers.hpp"
@@ -118,6 +121,84 @@ TEST(ServerEnd, WhoIsLetInMeanwhileIsEndedToo) {
     ends.join();
     EXPECT_TRUE(last->end()) << "nobody has ended its session";
     EXPECT_TRUE(test::comes([&] { return peer->end().has_value(); }));
+}
+
+// A client that says what it likes.
+class Speaker {
+public:
+    explicit Speaker(const Server& server) {
+        Channel::Handlers handlers;
+        handlers.message = [this](const std::string& message) {
+            const auto envelope = parse_envelope(message);
+            const std::lock_guard lock(mutex_);
+            if (envelope && envelope->number == asked_) answer_ = envelope->body;
+        };
+        handlers.ended = [this](const Error&) { ended_ = true; };
+        channel_ = Channel::start(*loop_, connect_to(server),
+                                  tls_->session(driver::Tls::Role::client, common_key).value(), "n", handlers)
+                       .value();
+    }
+    ~Speaker() {
+        channel_->close(test::some_error());
+        loop_->end();
+    }
+    Speaker(const Speaker&) = delete;
+    Speaker& operator=(const Speaker&) = delete;
+
+    // Nothing where the node has hung up.
+    std::optional<std::string> ask(Word word, const std::string& body) {
+        {
+            const std::lock_guard lock(mutex_);
+            answer_.reset();
+            ++asked_;
+        }
+        channel_->send(to_message({word, asked_, body}));
+        const auto answered = [this] {
+            const std::lock_guard lock(mutex_);
+            return answer_.has_value();
+        };
+        EXPECT_TRUE(test::comes([&] { return answered() || ended_; }));
+        const std::lock_guard lock(mutex_);
+        return answer_ ? std::optional(parse_answer(*answer_, "n").value()) : std::nullopt;
+    }
+    // What the node says of a new client.
+    Hello greet() { return parse_hello(ask(Word::hello, to_body(Hello{})).value()).value(); }
+
+private:
+    const std::shared_ptr<const driver::Tls> tls_ = driver::Tls::load().value();
+    const std::unique_ptr<driver::EventLoop> loop_ = driver::EventLoop::create("a speaker").value();
+    std::shared_ptr<Channel> channel_;
+    std::atomic<bool> ended_{false};
+    std::mutex mutex_;  // guards what follows
+    std::uint64_t asked_ = 0;
+    std::optional<std::string> answer_;
+};
+
+// What it has here by then would be nobody's if it went on as another.
+TEST(ServerClients, AGreetingIsTheFirstThatAClientSaysAndComesOnce) {
+    const auto machine = std::make_shared<OwnMachine>();
+    const auto server = serve(machine, sockets());
+    Speaker other(*server);
+    const Hello known = other.greet();
+    Hello again;
+    again.session = known.session;
+    again.key = known.key;
+    struct Case {
+        bool greets;
+        Word word;
+        std::string body;
+    };
+    const std::string list = to_body(ListRequest{"/etc", {}});
+    for (const auto& [greets, word, body] :
+         {Case{true, Word::hello, to_body(again)}, Case{true, Word::hello, to_body(Hello{})},
+          Case{false, Word::list, list}}) {
+        Speaker speaker(*server);
+        if (greets) speaker.greet();
+        EXPECT_FALSE(speaker.ask(word, body)) << greets << " " << static_cast<int>(word);
+    }
+    EXPECT_TRUE(other.ask(Word::list, list)) << "another has taken its place";
+    Speaker goes_on(*server);
+    EXPECT_EQ(parse_hello(goes_on.ask(Word::hello, to_body(again)).value()).value().session, known.session);
 }
 
 }  // namespace
