@@ -200,6 +200,8 @@ Result<std::string> record_into(const std::string& folder) {
     std::error_code error;
     const std::string absolute = fs::absolute(folder, error).string();
     Writer writer(absolute, files.line("/proc/sys/kernel/hostname").value_or(""));
+    // Half of a record would pass for a machine that lacks the rest.
+    SIDESTEP_CHECK(writer.write(topology::MachineSource::unfinished, ""));
     SIDESTEP_CHECK(writer.write_all(*accesses, files));
     if (evidence.nvml)
         SIDESTEP_CHECK(
@@ -213,10 +215,12 @@ Result<std::string> record_into(const std::string& folder) {
                                     diagnose::masked(diagnose::kernel_log_record, lines,
                                                      files.line("/proc/sys/kernel/hostname").value_or(""))));
     }
+    fs::remove(absolute + topology::MachineSource::unfinished, error);
+    if (error) return cannot("removed", absolute + topology::MachineSource::unfinished, error);
     return fmt::format(
         "{} files in {}: all that the topology and {} checks look at. Host name, addresses and serial "
         "numbers are masked",
-        writer.files(), folder, diagnosis.findings.size());
+        writer.files() - 1, folder, diagnosis.findings.size());
 }
 
 }  // namespace
@@ -224,7 +228,6 @@ Result<std::string> record_into(const std::string& folder) {
 Result<std::string> record_machine(const std::string& folder) {
     SIDESTEP_CHECK(make_empty(folder));
     auto words = record_into(folder);
-    // Half of a record would pass for a machine that lacks the rest.
     if (std::error_code ignored; !words) fs::remove_all(folder, ignored);
     return words;
 }

@@ -41,6 +41,9 @@ Result<MachineSource> open_source(const std::string& root) {
         return Error{ErrorCode::not_found, "there is no such folder", root,
                      "give a folder that sidestep topo --record wrote"};
     }
+    if (source.files.exists(MachineSource::unfinished))
+        return Error{ErrorCode::invalid_argument, "the machine was not recorded to the end", root,
+                     "remove the folder, and record the machine again"};
     const auto record = source.files.text(MachineSource::nvml_record, largest_record);
     if (!record) {
         source.no_nvml = fmt::format("read from {}, which holds no record of NVML", root);

@@ -18,6 +18,8 @@ struct MachineSource {
 
     // In a recorded folder, below its root.
     static constexpr const char* nvml_record = "/sidestep/nvml.json";
+    static constexpr const char* unfinished =
+        "/sidestep/unfinished";  // while the folder is written: no record yet
 };
 
 // `root` is "" for this machine. A folder without a record of NVML is a machine without it; a record that

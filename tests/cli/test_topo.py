@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import unittest
 import xml.etree.ElementTree
@@ -334,6 +335,15 @@ class Record(harness.CommandTest):
         self.assertTrue((self.dir / "here").is_dir())
         # The name of the machine, and whether it is this one, is all that may differ.
         self.assertEqual(self.run_command("topo", "diff", "live", "./here").out, "live and ./here are the same\n")
+
+    def test_a_recording_that_was_killed_is_no_record(self):
+        # The first file above this size ends the process.
+        small = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256))
+        outcome = self.run_command("topo", "--record", "here", machine="live", preexec_fn=small)
+        self.assertEqual(outcome.code, -signal.SIGXFSZ, outcome.err + outcome.out)
+        self.assertTrue((self.dir / "here/sys").is_dir())
+        for verb in ("topo", "doctor"):
+            self.refused(harness.USAGE, ["./here", "not recorded to the end"], verb, machine="./here")
 
     def test_only_this_machine_can_be_recorded(self):
         self.refused(harness.USAGE, "dgx-h100", "topo", "--record", "there")
