@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -10,9 +11,11 @@
 #include <system_error>
 
 #include "base/try.hpp"
+#include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/diagnose.hpp"
 #include "diagnose/driver_records.hpp"
 #include "diagnose/record_masks.hpp"
+#include "topology/machine_facts_reader.hpp"
 #include "topology/nvml_record_reader.hpp"
 
 namespace sidestep {
@@ -47,6 +50,8 @@ private:
     // Where a path's bytes lie in the end, with the folders and links on the way made in the record. Empty
     // where the path leads nowhere on this machine, or around in a circle.
     std::string place(const std::string& path, bool follow_last);
+    // What the readers of the record will ask for: the user's home folder, whose name may be private, has another there.
+    static std::string name_of(const std::string& path, const MachineFiles& files);
     Result<void> write_file(const std::string& path, const MachineFiles& files);
     void write_names(const std::string& folder);
     void write_entry(const std::string& path);
@@ -66,6 +71,8 @@ bool stays(const std::string& path) {
 }
 
 std::string Writer::place(const std::string& path, bool follow_last) {
+    if (const std::string here = std::string(working_folder) + "/"; path.starts_with(here))
+        return fs::path(path.substr(here.size() - 1)).lexically_normal().string();
     fs::path done = "/";
     std::string rest = fs::path(path).lexically_normal().string().substr(1);
     int links = 0;
@@ -109,20 +116,31 @@ Result<void> Writer::write(const std::string& place, const std::string& text) {
     return {};
 }
 
+std::string Writer::name_of(const std::string& path, const MachineFiles& files) {
+    const std::string file = "/.nccl.conf";
+    const bool in_home = path == topology::process_variable(files, "HOME") + file &&
+                         topology::process_variable(files, "NCCL_CONF_FILE").empty();
+    return in_home ? diagnose::home_record + file : path;
+}
+
 Result<void> Writer::write_file(const std::string& path, const MachineFiles& files) {
-    if (files.state(path) == FileState::denied) {
-        denied_ += path + "\n";
+    const std::string name = name_of(path, files);
+    const FileState state = files.state(path);
+    if (state == FileState::denied) {
+        denied_ += name + "\n";
         return {};
     }
     const auto text = files.text(path, longest_file);
-    const std::string at = place(path, true);
-    if (at.empty()) return {};
+    const std::string at = name == path ? place(path, true) : name;
+    if (at.empty() || state == FileState::missing) return {};
     // There, but it fails on reading, as some files of /sys do.
     if (!text) {
-        denied_ += path + "\n";
+        denied_ += name + "\n";
         return {};
     }
-    return write(at, diagnose::masked(path, *text, host_name_));
+    const auto settings = diagnose::nccl_files(files);
+    const bool of_nccl = std::count(settings.begin(), settings.end(), path) > 0;
+    return write(at, diagnose::masked(of_nccl ? settings.back() : path, *text, host_name_));
 }
 
 // An entry that is only known by its name: an empty file, a folder, or a link.
@@ -153,14 +171,12 @@ void Writer::write_names(const std::string& folder) {
 }
 
 Result<void> Writer::write_all(const FileAccesses& accesses, const MachineFiles& files) {
+    // The working folder's name may be private, so the record has the process in its root folder.
+    std::error_code ignored;
+    fs::create_directories(folder_ + "/proc/self", ignored);
+    fs::create_symlink("../..", folder_ + working_folder, ignored);
     for (const std::string& path : accesses.followed) {
-        if (path == working_folder) {
-            // The folder's name may be private, so the record has the process in its root folder.
-            std::error_code ignored;
-            fs::create_directories(folder_ + "/proc/self", ignored);
-            fs::create_symlink("../..", folder_ + path, ignored);
-            continue;
-        }
+        if (path == working_folder) continue;
         const std::string at = place(path, true);
         // Links such as /proc/self/ns/pid say something and lead nowhere.
         if (at.empty() || path.starts_with("/proc/self/")) {

@@ -58,6 +58,7 @@ constexpr std::string_view values_kept[] = {"CUDA_LAUNCH_BLOCKING",
                                             "CUFILE_FORCE_COMPAT_MODE",
                                             "CUFILE_USE_PCIP2PDMA",
                                             "NCCL_ALGO",
+                                            "NCCL_CONF_FILE",
                                             "NCCL_CROSS_NIC",
                                             "NCCL_CUMEM_ENABLE",
                                             "NCCL_DMABUF_ENABLE",
@@ -93,6 +94,7 @@ std::string masked_settings(const std::string& text, char separator) {
         "NVSHMEM_", "PYTORCH_", "TORCH_",  "SIDESTEP_", "KUBERNETES_SERVICE_HOST="};
     std::string kept;
     for (const std::string& entry : split(text, separator)) {
+        if (entry.starts_with("HOME=")) kept += fmt::format("HOME={}{}", home_record, separator);
         if (!starts_with_any(entry, known)) continue;
         const std::string name = entry.substr(0, entry.find_first_of("= \t"));
         const bool whole =

@@ -5,6 +5,9 @@
 
 namespace sidestep::diagnose {
 
+// The user's home folder in a record.
+constexpr const char* home_record = "/home";
+
 // The text of a file as a record may hold it. `host_name` is replaced wherever it stands.
 //
 // Kernel command line: only words that the readers know. Environment and NCCL's settings: only variables of GPU and

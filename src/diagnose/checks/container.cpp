@@ -92,7 +92,7 @@ constexpr Check nccl_topo_file = {
     "NCCL's topology file does not fit",
     "NCCL warns and goes on without the file, stops with `too many XML nodes`, or chooses cards that are far "
     "away.",
-    "NCCL_TOPO_FILE in the environment or /etc/nccl.conf, else "
+    "NCCL_TOPO_FILE in the environment or NCCL's files of settings, else "
     "/var/run/nvidia-topologyd/virtualTopology.xml: whether the file is "
     "there, can be read, has at most 256 elements, and names the GPUs of this machine.",
     "The routes that the file was meant to show.",

@@ -1,4 +1,4 @@
-// Variables that switch a fast path off, in this process's environment and in NCCL's own file of settings.
+// Variables that switch a fast path off, in this process's environment and in NCCL's own files of settings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,6 @@ namespace sidestep::diagnose {
 namespace {
 
 constexpr const char* environ_path = "/proc/self/environ";
-constexpr const char* nccl_file = "/etc/nccl.conf";
 
 std::string lower(std::string text) {
     for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -136,27 +135,6 @@ constexpr std::array switches = {
            false, Needs::nothing},
 };
 
-struct Setting {
-    std::string name;
-    std::string value;
-    const char* source;
-};
-
-// NCCL reads this file too; the environment overrides it.
-std::vector<Setting> settings_of(const Evidence& evidence,
-                                 const std::map<std::string, std::string>& variables) {
-    std::vector<Setting> all;
-    for (const auto& [name, value] : variables) all.push_back({name, value, environ_path});
-    std::istringstream lines(evidence.files.text(nccl_file).value_or(""));
-    for (std::string line; std::getline(lines, line);) {
-        const auto equals = line.find('=');
-        if (line.empty() || line[0] == '#' || equals == std::string::npos) continue;
-        const std::string name = line.substr(0, equals);
-        if (variables.count(name) == 0) all.push_back({name, line.substr(equals + 1), nccl_file});
-    }
-    return all;
-}
-
 // The pairs of GPUs that reach each other. None where a probe found that what arrives is wrong: then peer
 // access is switched off for a good reason.
 std::vector<std::pair<DeviceId, DeviceId>> peers_of(const Evidence& evidence) {
@@ -213,25 +191,24 @@ Outcome without_environment(const Evidence& evidence) {
 
 Outcome look_environment(const Evidence& evidence) {
     if (evidence.topology.gpu_count() == 0) return does_not_apply("there is no GPU");
-    const auto variables = process_environment(evidence.files);
-    if (!variables) return without_environment(evidence);
+    if (!process_environment(evidence.files)) return without_environment(evidence);
     Outcome outcome = warn("");
     std::vector<std::string> names;
     std::vector<std::string> unset;
-    bool in_file = false;
-    for (const Setting& setting : settings_of(evidence, *variables)) {
+    std::string in_file;
+    for (const auto& [name, setting] : nccl_settings(evidence.files)) {
         for (const Switch& known : switches) {
-            if (setting.name != known.name || !known.hits(setting.value)) continue;
+            if (name != known.name || !known.hits(setting.value)) continue;
             const bool counts = !known.note && there(evidence, known.needs);
-            outcome.saw(fmt::format("{}: {}", setting.source, setting.name),
+            outcome.saw(fmt::format("{}: {}", setting.source, name),
                         fmt::format("{} ({}{})", setting.value, counts ? "" : "a note: ", known.takes));
             if (!counts) continue;
             const double lost = known.needs == Needs::peer_access ? lost_without_peers(evidence) : 0;
             if (lost > 1) outcome.cost_gb_per_s = lost;
-            if (names.empty() || names.back() != setting.name) names.push_back(setting.name);
-            const bool file = setting.source == nccl_file;
-            in_file = in_file || file;
-            if (!file && (unset.empty() || unset.back() != setting.name)) unset.push_back(setting.name);
+            if (names.empty() || names.back() != name) names.push_back(name);
+            const bool file = setting.source != environ_path;
+            if (file) in_file = setting.source;
+            if (!file && (unset.empty() || unset.back() != name)) unset.push_back(name);
         }
     }
     if (names.empty()) {
@@ -245,8 +222,8 @@ Outcome look_environment(const Evidence& evidence) {
     if (!unset.empty()) {
         outcome.command = "unset";
         for (const std::string& name : unset) outcome.command += " " + name;
-    } else if (in_file) {
-        outcome.command = fmt::format("grep -n = {}", nccl_file);
+    } else if (!in_file.empty()) {
+        outcome.command = fmt::format("grep -n = {}", in_file);
     }
     return outcome;
 }

@@ -77,21 +77,43 @@ std::optional<bool> cards_take_dma_buf(const Evidence& evidence) {
     return told && cards > 0 ? std::optional(true) : std::nullopt;
 }
 
+std::string path_of_variable(const std::string& value) {
+    return value.starts_with("/") ? value : "/proc/self/cwd/" + value;
+}
+
+// Source: NCCL 2.23 and later, src/misc/param.cc (github.com/NVIDIA/nccl). It asks the password database for the
+// user's folder, which is the one of HOME unless somebody set that to another.
+std::vector<std::string> nccl_files(const driver::MachineFiles& files) {
+    std::vector<std::string> paths;
+    const std::string named = topology::process_variable(files, "NCCL_CONF_FILE");
+    const std::string home = topology::process_variable(files, "HOME");
+    if (!named.empty() || !home.empty())
+        paths.push_back(named.empty() ? home + "/.nccl.conf" : path_of_variable(named));
+    paths.emplace_back("/etc/nccl.conf");
+    return paths;
+}
+
+// What is set first counts, in a file too: NCCL leaves a variable that is set as it is.
+std::map<std::string, NcclSetting> nccl_settings(const driver::MachineFiles& files) {
+    std::map<std::string, NcclSetting> settings;
+    for (const auto& [name, value] :
+         process_environment(files).value_or(std::map<std::string, std::string>{}))
+        settings.emplace(name, NcclSetting{value, "/proc/self/environ"});
+    for (const std::string& path : nccl_files(files)) {
+        std::istringstream lines(files.text(path).value_or(""));
+        for (std::string line; std::getline(lines, line);) {
+            const auto equals = line.find('=');
+            if (line.starts_with("#") || equals == std::string::npos) continue;
+            settings.emplace(line.substr(0, equals), NcclSetting{line.substr(equals + 1), path});
+        }
+    }
+    return settings;
+}
+
 std::optional<NcclSetting> nccl_setting(const driver::MachineFiles& files, const std::string& name) {
-    const char* environ_path = "/proc/self/environ";
-    const auto environment = process_environment(files);
-    if (environment) {
-        const auto found = environment->find(name);
-        if (found != environment->end()) return NcclSetting{found->second, environ_path};
-    }
-    // The environment comes before the file (NCCL user guide, environment variables).
-    const char* settings = "/etc/nccl.conf";
-    std::istringstream lines(files.text(settings).value_or(""));
-    std::optional<NcclSetting> setting;
-    for (std::string line; std::getline(lines, line);) {
-        if (line.starts_with(name + "=")) setting = NcclSetting{line.substr(name.size() + 1), settings};
-    }
-    return setting;
+    const auto all = nccl_settings(files);
+    const auto found = all.find(name);
+    return found == all.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::string container_words(const Evidence& evidence) {

@@ -2,6 +2,7 @@
 // of versions.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,11 +33,19 @@ std::vector<int> version_numbers(const std::string& version);
 // that was not told of one or all.
 std::optional<bool> cards_take_dma_buf(const Evidence& evidence);
 
-// A setting of NCCL: from this process's environment, else from NCCL's file of settings.
+// A path that a variable names: a relative one counts from the working folder.
+std::string path_of_variable(const std::string& value);
+
+// NCCL's files of settings: the user's, if it can be told, and the machine's, which comes last.
+std::vector<std::string> nccl_files(const driver::MachineFiles& files);
+
+// A setting of NCCL: from this process's environment, else from NCCL's files of settings.
 struct NcclSetting {
     std::string value;
     std::string source;  // "/proc/self/environ", "/etc/nccl.conf"
 };
+// By name; all that is in the environment, of other programs too.
+std::map<std::string, NcclSetting> nccl_settings(const driver::MachineFiles& files);
 std::optional<NcclSetting> nccl_setting(const driver::MachineFiles& files, const std::string& name);
 
 // The numbers that the kernel gives the first namespaces of the machine (enum init_ns_ino of Linux).

@@ -29,10 +29,8 @@ struct TopologyFile {
 std::optional<TopologyFile> topology_file(const Evidence& evidence) {
     if (const auto setting = nccl_setting(evidence.files, "NCCL_TOPO_FILE");
         setting && !setting->value.empty()) {
-        TopologyFile file{setting->value, {setting->source, "NCCL_TOPO_FILE=" + setting->value}};
-        if (!file.path.starts_with("/"))
-            file.path = evidence.files.link_target("/proc/self/cwd").value_or("") + "/" + file.path;
-        return file;
+        return TopologyFile{path_of_variable(setting->value),
+                            {setting->source, "NCCL_TOPO_FILE=" + setting->value}};
     }
     if (evidence.files.exists(usual_file)) return TopologyFile{usual_file, {usual_file, "exists"}};
     return std::nullopt;

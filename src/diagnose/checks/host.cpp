@@ -105,8 +105,9 @@ constexpr Check environment_switch = {
     CheckGroup::host,
     "A variable switches a fast path off",
     "Slow everywhere, on a machine that has nothing wrong; or slow in one shell and fast in another.",
-    "The variables this process was started with (/proc/self/environ), and /etc/nccl.conf: those of NCCL, "
-    "UCX, NVSHMEM, cuFile, CUDA and PyTorch that take a path away. Those that choose among paths are "
+    "The variables this process was started with (/proc/self/environ), and NCCL's files of settings (the one "
+    "that NCCL_CONF_FILE names or else ~/.nccl.conf, and /etc/nccl.conf): those of NCCL, UCX, NVSHMEM, "
+    "cuFile, CUDA and PyTorch that take a path away. Those that choose among paths are "
     "mentioned as notes. What switches off a path that this machine does not have, such as RDMA without a "
     "card or peer access that the driver refuses, does not count; nor does peer access switched off where a "
     "probe found wrong data.",

@@ -202,13 +202,15 @@ TEST_F(TopologyFile, PassesWhereItFits) {
 
 TEST_F(TopologyFile, FailsWhereItIsNotThereOrDenied) {
     machine_.environment({"NCCL_TOPO_FILE=topo.xml"});
-    Outcome outcome = see(machine_, "nccl-topo-file");
+    machine_.link("/proc/self/cwd", "../../home");
+    const std::string path = "/proc/self/cwd/topo.xml";
+    const Outcome outcome = see(machine_, "nccl-topo-file");
     EXPECT_EQ(outcome.verdict, Verdict::fail);
-    EXPECT_TRUE(saw(outcome, "/home/topo.xml", "does not exist"));  // below the current folder
+    EXPECT_TRUE(saw(outcome, path, "does not exist"));
     machine_.tree.write("/home/topo.xml", xml(gpus(0, 4)));
     EXPECT_EQ(verdict(machine_, "nccl-topo-file"), Verdict::pass);
-    machine_.tree.write(driver::MachineFiles::denied_list, "/home/topo.xml");
-    EXPECT_TRUE(saw(see(machine_, "nccl-topo-file"), "/home/topo.xml", "permission denied"));
+    machine_.tree.write(driver::MachineFiles::denied_list, path);
+    EXPECT_TRUE(saw(see(machine_, "nccl-topo-file"), path, "permission denied"));
 }
 
 TEST_F(TopologyFile, FailsWhereItCannotBeUnderstood) {

@@ -206,6 +206,27 @@ TEST(EnvironmentCheck, NcclsOwnFile) {
         << "the environment wins";
 }
 
+TEST(EnvironmentCheck, NcclsFileOfTheUser) {
+    H200Machine machine;
+    machine.raw("/etc/nccl.conf", "NCCL_P2P_DISABLE=1\n");
+    machine.raw("/home/.nccl.conf", "NCCL_P2P_DISABLE=0\nNCCL_P2P_DISABLE=1\nNCCL_SHM_DISABLE=1\n");
+    const Outcome outcome = look("environment-switch", machine.evidence());
+    EXPECT_EQ(outcome.summary, "switched off by NCCL_SHM_DISABLE") << "what is set first counts";
+    EXPECT_TRUE(saw(outcome, "/home/.nccl.conf: NCCL_SHM_DISABLE", "1"));
+    EXPECT_EQ(outcome.command, "grep -n = /home/.nccl.conf");
+
+    machine.raw("/opt/nccl", "NCCL_P2P_DISABLE=1\n");
+    machine.link("/proc/self/cwd", "../../opt");
+    for (const char* named : {"NCCL_CONF_FILE=/opt/nccl", "NCCL_CONF_FILE=nccl"}) {
+        machine.environment({"HOME=/home", named});
+        const Outcome in_place = look("environment-switch", machine.evidence());
+        EXPECT_EQ(in_place.summary, "switched off by NCCL_P2P_DISABLE") << named;
+        EXPECT_TRUE(saw(in_place, "/nccl: NCCL_P2P_DISABLE", "1")) << named;
+    }
+    machine.environment({"HOME=/home", "NCCL_CONF_FILE="});
+    EXPECT_EQ(look("environment-switch", machine.evidence()).command, "grep -n = /home/.nccl.conf");
+}
+
 TEST(EnvironmentCheck, UnreadableIsUnknown) {
     H200Machine machine;
     machine.tree.write("/sidestep/denied", "/proc/self/environ");

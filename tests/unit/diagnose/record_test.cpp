@@ -75,7 +75,8 @@ TEST(RecordMasks, KeepOfTheEnvironmentWhatChecksRead) {
                                  "TORCH_TOKEN=abc",
                                  "UCX_TLS=rc,cuda",
                                  "KUBERNETES_SERVICE_HOST=10.1.2.3"};
-    const char* const kept[] = {"NCCL_P2P_LEVEL=NVL",
+    const char* const kept[] = {"HOME=/home",
+                                "NCCL_P2P_LEVEL=NVL",
                                 "NCCL_P2P_LEVEL_OF=masked",
                                 "NCCL_DEBUG=masked",
                                 "NCCL_COMM_ID=masked",
