@@ -167,8 +167,10 @@ bool all_routed(const Rails& rails, const std::vector<Route>& table) {
 // against. Of a cumulative count only the part of all packets means something.
 constexpr const char* loss_counters[] = {"out_of_sequence", "packet_seq_err", "local_ack_timeout_err",
                                          "rnr_nak_retry_err"};
-// A threshold of ours: a few losses while links came up are no sign of anything.
+// Thresholds of ours: a few losses while links came up are no sign of anything, and from fewer than ten the part that is
+// lost cannot be told within a third.
 constexpr double tolerated_part = 1e-5;
+constexpr long tolerated_losses = 9;
 
 }  // namespace
 
@@ -280,13 +282,15 @@ Outcome look_roce_losses(const Evidence& evidence) {
         ++told;
         seen.push_back(
             {port.folder + "/hw_counters", fmt::format("{} of {} packets received", counts, *received)});
-        if (static_cast<double>(lost) > tolerated_part * static_cast<double>(*received))
+        if (lost > tolerated_losses &&
+            static_cast<double>(lost) > tolerated_part * static_cast<double>(*received))
             lossy.push_back(port.name);
     }
     Outcome outcome;
     if (!lossy.empty()) {
         outcome = warn(fmt::format(
-            "packets were lost at {}: more than one in 100,000 since the counters began", listed(lossy)));
+            "packets were lost at {}: ten or more, and over one in 100,000, since the counters began",
+            listed(lossy)));
     } else if (told == 0) {
         outcome = unknown("the cards show no counters of lost packets");
         outcome.saw(ports.front().folder + "/hw_counters", "has none that is known");

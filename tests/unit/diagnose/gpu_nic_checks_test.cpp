@@ -300,6 +300,18 @@ TEST(RoceLossy, ComparesWithWhatWasReceived) {
     EXPECT_TRUE(saw(outcome, "mlx5_2/ports/1/hw_counters", "packet_seq_err 9001"));
 }
 
+// A driver that was loaded a moment ago has counted few packets: one that was lost is no rate.
+TEST(RoceLossy, TakesAFewLossesForNone) {
+    HgxServer machine;
+    for (const auto& [received, lost, verdict_then] :
+         {std::tuple{"50000", "1", Verdict::pass}, std::tuple{"0", "9", Verdict::pass},
+          std::tuple{"50000", "10", Verdict::warn}, std::tuple{"1000000", "10", Verdict::pass}}) {
+        machine.tree.write(HgxServer::port(2) + "/counters/port_rcv_packets", received);
+        machine.tree.write(HgxServer::port(2) + "/hw_counters/packet_seq_err", lost);
+        EXPECT_EQ(verdict(machine, "roce-lossy"), verdict_then) << lost << " of " << received;
+    }
+}
+
 TEST(RoceLossy, IsUnknownWithoutCounters) {
     HgxServer machine;
     for (int card = 0; card < 4; ++card) machine.remove(HgxServer::port(card) + "/hw_counters");
