@@ -27,6 +27,8 @@
 
 #include <sidestep/context.hpp>
 
+#include "base/median.hpp"
+
 namespace {
 
 using namespace sidestep;
@@ -289,7 +291,7 @@ double run_round(const Wanted& wanted, const std::vector<Reader>& readers, int r
 void tell(const Wanted& wanted, Way& way) {
     auto& all = way.calls_a_second;
     std::sort(all.begin(), all.end());
-    const double median = all[all.size() / 2];
+    const double median = base::median(all);
     const double a_thread = median / way.threads;
     const auto bytes = static_cast<double>(wanted.size) * way.reads;
     fmt::print(

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
+#include "base/median.hpp"
+
 namespace sidestep::bench {
 
 double Samples::median() const {
-    if (values.empty()) return 0;
-    std::vector<double> sorted = values;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t middle = sorted.size() / 2;
-    return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+    return base::median(values);
 }
 
 double Samples::min() const {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/report.hpp"
 #include "interrupt.hpp"
 #include "operand.hpp"
 #include "pattern.hpp"
@@ -106,6 +107,15 @@ Result<std::vector<Receipt>> run_copies(const Context& context, Interrupt& inter
     return runs;
 }
 
+// The run in the middle; of an even number the slower one there, with the time between the two.
+Receipt median_of(const std::vector<Receipt>& runs) {
+    bench::Samples seconds;
+    for (const Receipt& run : runs) seconds.values.push_back(run.seconds);
+    Receipt median = runs[runs.size() / 2];
+    median.seconds = seconds.median();
+    return median;
+}
+
 std::string json_of(const Receipt& median, const std::vector<Receipt>& runs) {
     Json json = Json::parse(median.to_json());
     json["runs"] = Json::array();
@@ -150,7 +160,7 @@ Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
     const auto runs = run_copies(*context, interrupt, globals, command, *source, *target);
     if (!runs) return runs.error();
 
-    const Receipt& median = (*runs)[runs->size() / 2];
+    const Receipt median = median_of(*runs);
     if (globals.json) return print(json_of(median, *runs));
     if (globals.quiet) return {};
     if (!command.explain) {

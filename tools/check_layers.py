@@ -106,7 +106,7 @@ LAYERS = [
     Layer(8, "src/diagnose", "the doctor's checks, records of machines, trials of every pair of GPUs",
           ("src/base", "src/driver", "src/topology"), ("fmt", "nlohmann-json", "POSIX")),
     Layer(8, "bench", "measured cases", (), ("fmt", "nlohmann-json", "CLI11", "POSIX"),
-          only=((r"raw_cuda.*|raw_nccl.*|raw_cufile.*", ("CUDA", "kernel")),)),
+          only=((r"raw_cuda.*|raw_nccl.*|raw_cufile.*", ("CUDA", "kernel")), (r"report\.cpp|raw_cufile\.cpp", ("src/base",)))),
     Layer(8, "examples", "programs that use the library", groups=()),
     Layer(8, "python", "the Python package; its C++ is the extension module", groups=("pybind11", "POSIX")),
     Layer(9, "cli", "the command, one file a verb", ("bench",), ("fmt", "nlohmann-json", "CLI11", "POSIX"),

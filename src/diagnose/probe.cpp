@@ -11,6 +11,7 @@
 
 #include <sidestep/allocation.hpp>
 
+#include "base/median.hpp"
 #include "base/try.hpp"
 #include "topology/numbers.hpp"
 
@@ -76,9 +77,7 @@ Result<double> Prober::time(const Buffer& from, const Buffer& to, const CopyOpti
         SIDESTEP_TRY(const Receipt receipt, context_.copy(from, to, options).wait());
         rates.push_back(receipt.seconds > 0 ? static_cast<double>(receipt.bytes) / receipt.seconds / 1e9 : 0);
     }
-    const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
-    std::nth_element(rates.begin(), middle, rates.end());
-    return *middle;
+    return base::median(std::move(rates));
 }
 
 // Sends a pattern that was never sent before, to a target that holds another one, and looks at every byte.

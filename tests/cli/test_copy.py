@@ -125,6 +125,11 @@ class Memory(harness.CommandTest):
         self.assertIn("median of 5 runs", outcome.out)
         self.assertEqual(outcome.out.count("\n"), 1)
 
+    def test_the_median_of_an_even_number_lies_between_the_two_in_the_middle(self):
+        copied = self.json_of("copy", "host", "gpu:0", "--size", "1MiB", "--repeat", "4")
+        middle = [run["seconds"] for run in copied["runs"][1:3]]
+        self.assertAlmostEqual(copied["seconds"], sum(middle) / 2, places=12)
+
     def test_explain_lists_hops(self):
         outcome = self.succeed("copy", "host", "gpu:0", "--size", "1MiB", "--explain")
         self.assertIn("lane 1 carried 1 MiB", outcome.out)

@@ -8,6 +8,7 @@
 
 #include <sidestep/context.hpp>
 
+#include "base/median.hpp"
 #include "driver/memory_map.hpp"
 #include "tests/gpu/raw_memory.hpp"
 
@@ -15,15 +16,11 @@ namespace sidestep::gpu_tests::measure {
 namespace {
 
 using backends::cuda::Engine;
+using base::median;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
 }
 
 class Measure : public GpuTest {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sidestep/allocation.hpp>
 
+#include "base/median.hpp"
 #include "base/try.hpp"
 #include "diagnose/ends/ends.hpp"
 #include "driver/random.hpp"
@@ -22,16 +23,11 @@ constexpr EndCheck copy_check{"end-copy", "A copy to the node and back",
                               "RDMA out, and --verify compares each copy.",
                               nullptr};
 
-// The middle of the rounds, each way.
+// Of the rounds, each way.
 struct Rates {
     std::vector<double> there;
     std::vector<double> back;
     std::vector<std::string> notes;
-
-    static double middle(std::vector<double> all) {
-        std::sort(all.begin(), all.end());
-        return all.empty() ? 0 : all[all.size() / 2];
-    }
 };
 
 class Copies {
@@ -81,10 +77,10 @@ private:
     }
 
     Outcome tell(const Place& place, const Rates& rates) const {
-        Outcome outcome = pass(fmt::format("{} of random bytes to {} at {}, and back at {}, all as they were",
-                                           format_bytes(sent_.buffer().size()), place.to_string(),
-                                           format_rate(Rates::middle(rates.there)),
-                                           format_rate(Rates::middle(rates.back))));
+        Outcome outcome =
+            pass(fmt::format("{} of random bytes to {} at {}, and back at {}, all as they were",
+                             format_bytes(sent_.buffer().size()), place.to_string(),
+                             format_rate(base::median(rates.there)), format_rate(base::median(rates.back))));
         for (const std::string& note : rates.notes) outcome.saw("copy", note);
         return outcome;
     }
