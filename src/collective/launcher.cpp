@@ -11,6 +11,7 @@
 #include "base/environment.hpp"
 #include "base/try.hpp"
 #include "driver/random.hpp"
+#include "topology/numbers.hpp"
 
 namespace sidestep {
 namespace {
@@ -123,6 +124,14 @@ Error several_machines(const Launcher& launcher, const std::string& what) {
                  "a group's ranks are all on one machine"};
 }
 
+// Numbers of GPUs have a gap where the driver has lost one.
+Place gpu_of(int local_rank) {
+    const auto topology = Topology::open("");  // an error of it is that of the context too
+    const auto numbers = topology ? topology::numbers_of(*topology, DeviceKind::gpu) : std::vector<int>();
+    const auto at = static_cast<std::size_t>(local_rank);
+    return Place::gpu(at < numbers.size() ? numbers[at] : local_rank);
+}
+
 Result<Seating> seating_by(const Launcher& launcher) {
     Seating seating;
     SIDESTEP_TRY(seating.rank, number_of(launcher.rank));
@@ -145,7 +154,7 @@ Result<Seating> seating_by(const Launcher& launcher) {
     if (const std::string machines = launcher.machines == nullptr ? "" : text_of(launcher.machines);
         !machines.empty() && machines != "1")
         return several_machines(launcher, fmt::format("{}={}", launcher.machines, machines));
-    seating.place = Place::gpu(local);
+    seating.place = gpu_of(local);
     seating.id = id_of_job(launcher);
     return seating;
 }

@@ -1,4 +1,8 @@
 // Who a process is by what its launcher told it.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -130,6 +134,23 @@ TEST_F(Launchers, Each) {
             {"SIDESTEP_RANKS", "3"},
             {"SIDESTEP_GROUP_ID", "00112233445566778899aabbccddeeff"}},
            1, 3, 1);
+}
+
+// The driver has lost GPU 1.
+TEST_F(Launchers, TheGpuIsTheOneThatIsThere) {
+    Topology::Parts parts;
+    for (const int gpu : {3, 0, 2})
+        parts.devices.push_back({DeviceKind::gpu, gpu, fmt::format("gpu:{}", gpu), "", "", 0, 0});
+    const auto path =
+        std::filesystem::temp_directory_path() / fmt::format("sidestep-gap-{}.json", ::getpid());
+    std::ofstream(path) << Topology::create(parts)->to_json();
+    auto variables = torch;
+    variables["SIDESTEP_MACHINE"] = path.string();
+    for (const auto& [local, gpu] : {std::pair{0, 0}, {1, 2}, {2, 3}, {3, 3}}) {
+        variables["LOCAL_RANK"] = std::to_string(local);
+        EXPECT_EQ(seating(variables)->place, Place::gpu(gpu)) << local;
+    }
+    std::filesystem::remove(path);
 }
 
 TEST_F(Launchers, TheIdOfSidestepRunIsTakenAsItIs) {
