@@ -81,6 +81,12 @@ Result<ExitCode> act(const CLI::App& app, const std::vector<std::pair<CLI::App*,
         return Error{ErrorCode::invalid_argument,
                      fmt::format("{} does not follow this option", name_of(command)), option,
                      hint_of(command)};
+    // A variable of a script that is not set: without the option the command would do something else.
+    for (const CLI::Option* option : command.get_options())
+        if ((option->get_type_name() == "FILE" || option->get_type_name() == "DIR") && option->count() > 0 &&
+            option->results().front().empty())
+            return Error{ErrorCode::invalid_argument, "an empty name names nothing", option->get_name(),
+                         hint_of(command)};
     for (const auto& [child, action] : actions)
         if (child->parsed()) return action();
     return Error{ErrorCode::invalid_argument, "a verb is missing", {}, hint_of(app)};

@@ -11,9 +11,22 @@ import time
 import unittest
 
 import harness
+from test_load import safetensors
 from harness import DONE, FAILED, PATH_UNAVAILABLE, USAGE
 
 NOBODY = 65534
+
+
+class EmptyNames(harness.CommandTest):
+    """What a script makes of a variable that is not set: no file, and no success without it."""
+
+    def test_of_files_and_folders(self):
+        self.write("a.safetensors", safetensors([("w", "U8", [4], b"abcd")]))
+        for line in (["topo", "--record"], ["topo", "--output"], ["inspect", "a.safetensors", "--verify-manifest"],
+                     ["load", "a.safetensors", "--to", "host", "--manifest"], ["bench", "--case", "host_small", "--smoke", "--save"],
+                     ["doctor", "--fleet"]):
+            with self.subTest(line):
+                self.refused(USAGE, line[-1], *line, "", machine="live")
 
 
 class BadPlaces(harness.CommandTest):
