@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "tests/gpu/collective_rig.hpp"
+#include "tests/gpu/raw_memory.hpp"
 #include "tests/gpu/slow_stream.hpp"
 
 namespace sidestep::gpu_tests::task_order {
@@ -287,15 +288,28 @@ using SeatEnd = GpuTest;
 
 // Its memory stays as long as a task may be under way, also where the driver fails to say whether one is.
 TEST_F(SeatEnd, WaitsForATaskOfWhichTheDriverDoesNotTell) {
-    for (const char* const fault : {"cuEventRecord:1", "cuEventQuery:2"}) {
+    const Allocation memory = raw_memory(Raw::device, 0, 64);
+    CollectiveTask copying;
+    copying.shape = Shape::copies;
+    copying.send = memory.address();
+    copying.recv = static_cast<char*>(memory.address()) + 32;
+    copying.to[0] = copying.from[0] = {0, 32};
+    for (const char* const fault : {"cuEventRecord:1", "cuEventQuery:2", "cuMemcpyAsync:1"}) {
         auto seat = backend().seats()->seat({0, 1, Place::gpu(0)}).value();
         SlowStream stream(0);
+        protocol::CopyRow row{};
+        seat->meet(&row);
+        const bool copies = fault == std::string("cuMemcpyAsync:1");
+        if (copies) {
+            ASSERT_TRUE(seat->run(copying, stream.get()));  // makes ready with copies of its own
+            ASSERT_TRUE(stream.drained(std::chrono::seconds(30)));
+        }
         std::atomic<bool> ends{false};
         stream.run([&ends] {
             while (!ends) std::this_thread::yield();
         });
         ::setenv("FAKE_CUDA_FAIL", fault, 1);
-        (void)seat->run({}, stream.get()).ok();
+        (void)seat->run(copies ? copying : CollectiveTask(), stream.get()).ok();
         auto gone = std::async(std::launch::async, [&seat] { seat.reset(); });
         EXPECT_EQ(gone.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout) << fault;
         ends = true;

@@ -41,7 +41,8 @@ public:
     void stop() noexcept;
     // Ends the thread: from then on no task ends, and the driver is not called any more.
     void halt() noexcept;
-    bool busy() const { return gate() != open_gate; }
+    // A stream has closed the gate, or is still to.
+    bool busy() const { return gate() != open_gate || waiting_.load() != 0; }
 
 private:
     using Clock = std::chrono::steady_clock;
