@@ -176,7 +176,8 @@ TEST_F(Pin, MemoryThatACopyFoundLockedStaysSoUntilItsEnd) {
         Transfer copy =
             batch ? context->copy_batch({item}, one_lane) : context->copy(item.from, item.to, one_lane);
         { ASSERT_TRUE(context->pin(other->buffer())); }
-        EXPECT_TRUE(pinned(memory->buffer()));
+        const bool kept = pinned(memory->buffer());
+        EXPECT_TRUE(kept || copy.bytes_done() == 4_MiB) << "it may end in the call that begins it";
         const auto done = copy.wait();
         EXPECT_TRUE(done) << done.error().to_string();
         { ASSERT_TRUE(context->pin(other->buffer())); }

@@ -9,6 +9,7 @@
 
 #include <sidestep/sidestep.hpp>
 #include "context/impl.hpp"
+#include "transfer/batch_plan.hpp"
 
 namespace sidestep {
 namespace {
@@ -160,17 +161,20 @@ TEST_F(MemoryTest, AWiderRangeTakesTheOneThatNobodyHolds) {
     { ASSERT_TRUE(context.pin(memory->buffer().slice(512_KiB, 64_KiB))); }
     EXPECT_EQ(pins().locked(), 128_KiB);
     const auto gpu = context.allocate(Place::gpu(0), 128_KiB);
-    CopyOptions one_lane;
-    one_lane.lanes = 1;
-    Transfer copy = context.copy(memory->buffer().slice(0, 64_KiB), gpu->buffer().slice(0, 64_KiB), one_lane);
-    // They lie in locks in part only, and found nothing locked.
-    Transfer before = context.copy(memory->buffer().slice(448_KiB, 128_KiB), gpu->buffer());
-    Transfer behind = context.copy(memory->buffer().slice(512_KiB, 128_KiB), gpu->buffer());
+    const auto use = [&](Bytes offset, Bytes size) {
+        const Buffer from = memory->buffer().slice(offset, size);
+        const Buffer to = gpu->buffer().slice(0, size);
+        const transfer::BatchCopy copy{&from, &to};
+        return pins().use({&copy, 1});
+    };
+    auto used = use(0, 64_KiB);
     EXPECT_EQ(code_of(context.pin(memory->buffer())), ErrorCode::invalid_argument);
-    EXPECT_EQ(pins().locked(), 128_KiB) << "the copy found it locked";
-    EXPECT_TRUE(context.pin(memory->buffer().slice(448_KiB, 192_KiB)));
-    EXPECT_EQ(pins().locked(), 256_KiB);
-    for (Transfer* each : {&copy, &before, &behind}) EXPECT_TRUE(each->wait());
+    EXPECT_EQ(pins().locked(), 128_KiB) << "a copy found it locked";
+    used.reset();
+    EXPECT_FALSE(use(448_KiB, 128_KiB)) << "locked in part only";
+    EXPECT_FALSE(use(512_KiB, 128_KiB));
+    Transfer over = context.copy(memory->buffer().slice(0, 64_KiB), gpu->buffer().slice(0, 64_KiB));
+    EXPECT_TRUE(over.wait());
     const auto whole = context.pin(memory->buffer());
     ASSERT_TRUE(whole) << whole.error().to_string();
     EXPECT_EQ(pins().locked(), 1_MiB);
