@@ -15,7 +15,8 @@ namespace {
 
 // The answer may have to wait for a file system.
 bool is_about_files(Word word) {
-    return word == Word::describe || word == Word::attach || word == Word::commit || word == Word::list;
+    return word == Word::describe || word == Word::attach || word == Word::commit || word == Word::list ||
+           word == Word::detach;
 }
 
 }  // namespace
@@ -156,7 +157,7 @@ void Server::forget(Client client, const Error& why) {
     base::log(base::LogLevel::info, fmt::format("{} is gone: {}", client.served->from(), why.message));
     client.served->session().give_up(why);
     // To let go of files and memory may take long.
-    if (!workers_.add([served = client.served] { served->end(); })) client.served->end();
+    if (!files_.add([served = client.served] { served->end(); })) client.served->end();
 }
 
 // A link that is lost alone takes its channel along, so that the client hears of it.

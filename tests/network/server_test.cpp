@@ -1,6 +1,7 @@
 // A node that ends in the midst of something, and clients that do not keep to the order of things.
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "backend/file_piece.hpp"
+#include "backends/host/host_backend.hpp"
 #include "backends/tcp/tcp_engine.hpp"
 #include "driver/event_loop.hpp"
 #include "tests/network/hanging_files.hpp"
@@ -123,6 +126,42 @@ TEST(ServerEnd, WhoIsLetInMeanwhileIsEndedToo) {
     EXPECT_TRUE(test::comes([&] { return peer->end().has_value(); }));
 }
 
+// Files whose last close does not come back while the one is set; the other counts those.
+class SlowToClose final : public backend::Backend {
+public:
+    SlowToClose(std::atomic<bool>& hangs, std::atomic<int>& closing) : hangs_(hangs), closing_(closing) {}
+    std::string_view name() const override { return "slow to close"; }
+    backend::Support probe(const Topology&) override { return backend::Support::yes({}); }
+    std::vector<backend::Capability> capabilities() const override {
+        return {backend::reads_files(PlaceKind::host, {MemoryKind::pageable, MemoryKind::pinned},
+                                     backend::Reach::storage, "file I/O")};
+    }
+    Result<std::optional<backend::Description>> describe(const Buffer& buffer) override {
+        if (!buffer.place().is_file()) return std::optional<backend::Description>();
+        return std::optional<backend::Description>({buffer.place(), MemoryKind::storage, 4096});
+    }
+    Result<std::unique_ptr<backend::Registration>> attach(const Buffer& buffer,
+                                                          const backend::AttachOptions&) override {
+        if (!buffer.place().is_file()) return std::make_unique<backend::Registration>(buffer);
+        return std::unique_ptr<backend::Registration>(std::make_unique<File>(buffer, *this));
+    }
+    Result<backend::Progress> start(const backend::Piece&, backend::Flight&) override {
+        return Error{ErrorCode::unsupported, "nothing here moves files", "test", {}};
+    }
+
+private:
+    struct File final : backend::Registration {
+        File(const Buffer& buffer, SlowToClose& its) : Registration(buffer), its_(its) {}
+        ~File() override {
+            ++its_.closing_;
+            its_.hangs_.wait(true);
+        }
+        SlowToClose& its_;
+    };
+    std::atomic<bool>& hangs_;
+    std::atomic<int>& closing_;
+};
+
 // A client that says what it likes.
 class Speaker {
 public:
@@ -161,6 +200,7 @@ public:
         const std::lock_guard lock(mutex_);
         return answer_ ? std::optional(parse_answer(*answer_, "n").value()) : std::nullopt;
     }
+    void tell(Word word, const std::string& body) const { channel_->send(to_message({word, 0, body})); }
     // What the node says of a new client.
     Hello greet() { return parse_hello(ask(Word::hello, to_body(Hello{})).value()).value(); }
 
@@ -199,6 +239,31 @@ TEST(ServerClients, AGreetingIsTheFirstThatAClientSaysAndComesOnce) {
     EXPECT_TRUE(other.ask(Word::list, list)) << "another has taken its place";
     Speaker goes_on(*server);
     EXPECT_EQ(parse_hello(goes_on.ask(Word::hello, to_body(again)).value()).value().session, known.session);
+}
+
+// As many of them as there are threads for what waits for no file.
+TEST(ServerClients, FilesThatAreSlowToCloseHoldUpNoOther) {
+    constexpr int many = 8;
+    for (const bool leave : {false, true}) {
+        std::atomic<bool> hangs{true};
+        std::atomic<int> closing{0};
+        const auto machine = std::make_shared<OwnMachine>();
+        machine->registry.add(backends::host::create({}), machine->topology);
+        machine->registry.add(std::make_unique<SlowToClose>(hangs, closing), machine->topology);
+        const auto server = serve(machine, sockets());
+        std::deque<Speaker> speakers;
+        for (int i = 0; i < many; ++i) {
+            Speaker& speaker = speakers.emplace_back(*server);
+            speaker.greet();
+            const AttachRequest request{Buffer::file("/etc/passwd", 0, 16), {}};
+            const auto attached = parse_attached(speaker.ask(Word::attach, to_body(request)).value()).value();
+            leave ? speaker.tell(Word::leave, {}) : speaker.tell(Word::detach, to_body(attached.region));
+        }
+        EXPECT_TRUE(test::comes([&] { return closing == many; }));
+        EXPECT_TRUE(Speaker(*server).ask(Word::hello, to_body(Hello{}))) << leave;
+        hangs = false;
+        hangs.notify_all();
+    }
 }
 
 }  // namespace
