@@ -1,6 +1,7 @@
 // The RDMA card that an engine uses, and which of its ports and addresses.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Options {
     Bytes most_pinned = 0;  // of what is prepared; 0: half of the machine's memory
     std::size_t bounces =
         16;  // buffers of max_push bytes for memory that is not prepared, each way, of each card
+    std::chrono::milliseconds silence{15'000};  // of who was given such a buffer to send to
     const Topology* topology =
         nullptr;  // outlives the engine; null: no card is nearer to anything than another
 };

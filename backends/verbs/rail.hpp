@@ -28,7 +28,8 @@ struct Means {
     std::shared_ptr<PreparedMemory> prepared;
     std::shared_ptr<Bounces> bounces_out;
     std::shared_ptr<Bounces> bounces_in;  // others, so that two machines that wait for each other's go on
-    std::shared_ptr<backend::LargeFrames> counts;                  // of the engine
+    std::shared_ptr<backend::LargeFrames> counts;  // of the engine
+    std::chrono::milliseconds silence{};
     std::atomic<std::chrono::steady_clock::time_point> avoided{};  // until then: it lost a link
     backend::GpuDistances gpus{};                                  // from the card
 
@@ -110,6 +111,7 @@ private:
         backend::Landing landing{};
         std::shared_ptr<const Prepared> region{};
         std::shared_ptr<Bounce> bounce{};
+        std::chrono::steady_clock::time_point given{};  // the buffer
     };
     // Who was told `later`, or is to be asked: a message in its buffer, or an offer.
     struct Asked {
@@ -169,6 +171,7 @@ private:
     Result<void> land_offer(backend::LinkOwner& owner, const Asked& asked, backend::Landing landing);
     Result<void> grant(const backend::LinkOwner& owner, std::size_t number);
     Result<void> grant_waiting(const backend::LinkOwner& owner);
+    Result<void> check_silence() const;
     void answer(const Head& head);
     Result<void> post_receive(std::size_t buffer, bool counts);
 

@@ -22,6 +22,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const Options& options) {
         auto means = std::make_shared<Means>();
         means->card = std::move(card);
         means->counts = counts;
+        means->silence = options.silence;
         means->gpus = backend::gpu_distances(options.topology, means->name());
         const auto& context = means->card.context;
         means->prepared = std::make_shared<PreparedMemory>(

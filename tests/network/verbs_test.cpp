@@ -25,6 +25,7 @@
 namespace sidestep::wire {
 namespace {
 
+using namespace std::chrono_literals;
 using backends::verbs::Engine;
 using test::Clock;
 using test::Frame;
@@ -234,6 +235,49 @@ TEST_F(Verbs, ProcessThatDiesEndsTheLink) {
     EXPECT_TRUE(target->whole());
     link->end(test::some_error());
     EXPECT_EQ(target->ends, 1);
+    ::waitpid(child, nullptr, 0);
+}
+
+// One that is stopped when it is given the only buffer: whoever waits for that gets it.
+TEST_F(Verbs, WhoSendsNothingToItsBufferLosesItsLink) {
+    engine.reset();
+    test::Ends ends = test::connected();
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const auto own = Engine::create({.cards = {test::verbs_card()}});
+        const auto owner = std::make_shared<Target>(1);
+        const auto link = own ? (*own)->link(owner) : nullptr;
+        { const auto closed = std::move(ends.one); }
+        if (!link || !link->add(test::number_of(std::move(ends.other)))) ::_exit(2);
+        const std::string bytes(one_mib, 'w');
+        link->send({Frame::Kind::push, 1, 1, 0, one_mib}, bytes.data(), {});
+        for (;;) ::pause();
+    }
+    engine = Engine::create({.cards = {test::verbs_card()}, .bounces = 1, .silence = 500ms}).value();
+    std::atomic<bool> room{false};
+    const auto owner = std::make_shared<test::FakeOwner>();
+    owner->lands = [&](const Frame&) -> std::optional<Result<Landing>> {
+        if (room) return std::nullopt;
+        return Result<Landing>(Landing{Landing::Kind::later});
+    };
+    const auto link = engine->link(owner);
+    ASSERT_TRUE(link->add(test::number_of(std::move(ends.one))).ok());
+    { const auto closed = std::move(ends.other); }
+    EXPECT_TRUE(test::comes([&] { return owner->asked > 0; }));
+    ::kill(child, SIGSTOP);
+    EXPECT_EQ(::waitpid(child, nullptr, WUNTRACED), child);
+    room = true;
+    link->resume(backend::Link::Resume::all);
+    join(one_mib);
+    const std::string bytes = sidestep::test::text_of(one_mib, 1);
+    std::atomic<std::uint64_t> sent{0};
+    push(0, bytes, one_mib, sent);
+    EXPECT_TRUE(test::comes([&] { return targets[1]->came == one_mib; }));
+    EXPECT_TRUE(test::comes([&] { return owner->ends == 1; }));
+    EXPECT_EQ(owner->why().code, ErrorCode::timed_out) << owner->why().to_string();
+    EXPECT_EQ(owner->count(), 0u);
+    end();
+    ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
 }
 
