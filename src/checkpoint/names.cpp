@@ -6,32 +6,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.hpp"
 #include "checkpoint/manifest.hpp"
 
 namespace sidestep::checkpoint {
 namespace {
-
-// Bytes of the character that starts at `text`, 0 where it is malformed. RFC 3629, section 4.
-std::size_t character_bytes(std::string_view text) {
-    const auto at = [text](std::size_t i) {
-        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-    };
-    const auto tail = [&](std::size_t i) { return (at(i) & 0xC0u) == 0x80u; };
-    const unsigned first = at(0);
-    if (first < 0x80) return 1;
-    if (first >= 0xC2 && first <= 0xDF) return tail(1) ? 2 : 0;
-    if (first >= 0xE0 && first <= 0xEF) {
-        const bool is_long = first == 0xE0 && at(1) < 0xA0;
-        const bool surrogate = first == 0xED && at(1) > 0x9F;
-        return tail(1) && tail(2) && !is_long && !surrogate ? 3 : 0;
-    }
-    if (first >= 0xF0 && first <= 0xF4) {
-        const bool is_long = first == 0xF0 && at(1) < 0x90;
-        const bool beyond = first == 0xF4 && at(1) > 0x8F;
-        return tail(1) && tail(2) && tail(3) && !is_long && !beyond ? 4 : 0;
-    }
-    return 0;
-}
 
 bool eight_ascii(const char* text) {
     std::uint64_t word = 0;
@@ -80,7 +59,7 @@ std::optional<std::size_t> first_bad_utf8(std::string_view text) {
             at += 8;
             continue;
         }
-        const std::size_t bytes = character_bytes(text.substr(at, 4));
+        const std::size_t bytes = base::utf8_bytes(text.substr(at));
         if (bytes == 0) return at;
         at += bytes;
     }
@@ -91,7 +70,7 @@ std::string shown(std::string_view text, std::size_t max) {
     std::string words = "\"";
     std::size_t at = 0;
     while (at < text.size() && at < max) {
-        const std::size_t bytes = character_bytes(text.substr(at, 4));
+        const std::size_t bytes = base::utf8_bytes(text.substr(at));
         const auto first = static_cast<unsigned char>(text[at]);
         if (bytes == 0 || first < 0x20 || first == 0x7F) {
             words += fmt::format("\\x{:02x}", first);

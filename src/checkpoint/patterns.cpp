@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "base/utf8.hpp"
 #include "checkpoint/names.hpp"
 
 namespace sidestep::checkpoint {
@@ -20,16 +21,15 @@ std::u32string characters(std::string_view text) {
     found.reserve(text.size());
     for (std::size_t at = 0; at < text.size();) {
         const auto first = static_cast<unsigned char>(text[at]);
-        const std::size_t bytes = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-        const std::string_view one = text.substr(at, bytes);
-        if (first >= 0x80 && (one.size() < bytes || first_bad_utf8(one))) {
+        const std::size_t bytes = base::utf8_bytes(text.substr(at));
+        if (bytes == 0) {
             found += static_cast<char32_t>(0x110000 + first);
             at += 1;
             continue;
         }
         char32_t character = bytes == 1 ? first : first & (0x7Fu >> bytes);
         for (std::size_t i = 1; i < bytes; ++i)
-            character = character << 6 | (static_cast<unsigned char>(one[i]) & 0x3Fu);
+            character = character << 6 | (static_cast<unsigned char>(text[at + i]) & 0x3Fu);
         found += character;
         at += bytes;
     }

@@ -2,33 +2,21 @@
 
 #include <fmt/format.h>
 
+#include "base/utf8.hpp"
+
 namespace sidestep::topology::nccl_xml {
 
 namespace {
 
-// The length of the character that `text` begins with, 0 where XML has no such character.
-std::size_t character(std::string_view text) {
-    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-    const unsigned char first = byte(0);
-    if (first < 0x80)
-        return (first >= ' ' && first != 0x7f) || first == '\t' || first == '\n' || first == '\r';
-    const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-    unsigned int code = first & (0x7fU >> length);
-    for (std::size_t i = 1; i < length; ++i) {
-        if ((byte(i) & 0xc0) != 0x80) return 0;
-        code = (code << 6) | (byte(i) & 0x3fU);
-    }
-    const bool too_long =
-        (length == 3 && code < 0x800) || (length == 4 && (code < 0x10000 || code > 0x10ffff));
-    const bool no_character = (code >= 0xd800 && code < 0xe000) || code == 0xfffe || code == 0xffff;
-    return too_long || no_character ? 0 : length;
+bool is_control(char one) {
+    return (static_cast<unsigned char>(one) < ' ' || one == 0x7f) && one != '\t' && one != '\n' &&
+           one != '\r';
 }
 
 std::string escaped(std::string_view value) {
     std::string text;
     while (!value.empty()) {
-        const std::size_t length = character(value);
+        const std::size_t length = is_control(value.front()) ? 0 : base::xml_bytes(value);
         switch (value.front()) {
             case '&':
                 text += "&amp;";
