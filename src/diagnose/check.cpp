@@ -1,7 +1,5 @@
 #include "diagnose/check.hpp"
 
-#include <iterator>
-
 namespace sidestep::diagnose {
 
 namespace {

@@ -11,7 +11,7 @@
 #include "base/try.hpp"
 #include "diagnose/causes.hpp"
 #include "diagnose/check.hpp"
-#include "diagnose/checks/versions_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/diagnose.hpp"
 #include "diagnose/topology_evidence.hpp"
 #include "topology/machine_name_reader.hpp"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "diagnose/checks/gpu_gpu_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "topology/machine_facts_reader.hpp"
 
 namespace sidestep::diagnose {

@@ -1,6 +1,6 @@
 // What containers and virtual machines keep from programs: the words. What looks for each cause is in
 // container_limits.cpp and hidden_topology.cpp.
-#include "diagnose/checks/container_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

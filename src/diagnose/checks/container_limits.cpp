@@ -5,9 +5,9 @@
 
 #include <sidestep/units.hpp>
 
-#include "diagnose/checks/container_looks.hpp"
 #include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/mounts.hpp"
 #include "diagnose/checks/process_facts.hpp"
 

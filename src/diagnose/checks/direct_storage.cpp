@@ -1,13 +1,12 @@
 // Whether NVMe drives can exchange bytes with GPU memory without a stop in host memory.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
 #include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/gpu_storage_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/nvme_drives.hpp"
 #include "diagnose/checks/p2pdma_mode.hpp"
 #include "diagnose/checks/pci_distance.hpp"

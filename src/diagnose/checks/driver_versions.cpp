@@ -5,7 +5,7 @@
 
 #include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/versions_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "topology/machine_facts_reader.hpp"
 
 namespace sidestep::diagnose {

@@ -7,9 +7,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "diagnose/checks/gpu_gpu_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/host_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/process_facts.hpp"
 
 namespace sidestep::diagnose {

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <set>
 #include <sstream>
 
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/hardware_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "topology/machine_facts_reader.hpp"
 
 namespace sidestep::diagnose {

@@ -8,7 +8,7 @@
 
 #include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/gpu_storage_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/mounts.hpp"
 #include "diagnose/checks/nvme_drives.hpp"
 #include "diagnose/checks/p2pdma_mode.hpp"

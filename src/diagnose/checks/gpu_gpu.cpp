@@ -1,7 +1,7 @@
 // What keeps two GPUs from exchanging bytes directly and at full speed: the words. What looks for each cause
 // is in access_control.cpp, peer_refusals.cpp, peer_trials.cpp, nvlink_fabric.cpp and
 // environment_switches.cpp.
-#include "diagnose/checks/gpu_gpu_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -1,6 +1,6 @@
 // What keeps GPUs and network cards from exchanging bytes directly and at full speed: the words. What looks
 // for each cause is in rdma_devices.cpp, gpu_registration.cpp and rdma_networks.cpp.
-#include "diagnose/checks/gpu_nic_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -2,12 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include "diagnose/checks/gpu_direct.hpp"
-#include "diagnose/checks/gpu_nic_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/pci_distance.hpp"
 #include "diagnose/checks/process_facts.hpp"
 #include "diagnose/checks/rdma_cards.hpp"

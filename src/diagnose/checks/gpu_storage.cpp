@@ -1,6 +1,6 @@
 // What keeps GPUs and drives from exchanging bytes directly and at full speed: the words. What looks for each
 // cause is in direct_storage.cpp and file_systems.cpp.
-#include "diagnose/checks/gpu_storage_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -1,6 +1,6 @@
 // Hardware that fails, or is about to: the words. What looks for it is in lost_gpus.cpp, odd_devices.cpp,
 // error_counters.cpp and expectation.cpp.
-#include "diagnose/checks/hardware_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -6,9 +6,9 @@
 
 #include <sidestep/nccl_xml.hpp>
 
-#include "diagnose/checks/container_looks.hpp"
 #include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "topology/machine_facts_reader.hpp"
 
 namespace sidestep::diagnose {

@@ -1,6 +1,6 @@
 // What the host does to every path: the words. What looks for each cause is in host_devices.cpp,
 // pcie_links.cpp, process_limits.cpp and environment_switches.cpp.
-#include "diagnose/checks/host_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -6,7 +6,7 @@
 #include <sidestep/units.hpp>
 
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/host_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/process_facts.hpp"
 #include "topology/machine_facts_reader.hpp"
 

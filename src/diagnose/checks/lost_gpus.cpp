@@ -10,7 +10,7 @@
 
 #include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/hardware_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

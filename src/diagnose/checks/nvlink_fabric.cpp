@@ -5,8 +5,8 @@
 #include <array>
 #include <string_view>
 
-#include "diagnose/checks/gpu_gpu_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "topology/link_rates.hpp"
 #include "topology/machine_facts_reader.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "diagnose/checks/device_aspects.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/hardware_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/host_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "topology/link_rates.hpp"
 #include "topology/machine_facts_reader.hpp"
 

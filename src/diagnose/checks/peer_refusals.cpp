@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <set>
 
-#include "diagnose/checks/gpu_gpu_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "diagnose/checks/gpu_gpu_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

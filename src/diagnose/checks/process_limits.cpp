@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "diagnose/checks/gpu_pairs.hpp"
-#include "diagnose/checks/host_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/process_facts.hpp"
 
 namespace sidestep::diagnose {

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "diagnose/checks/gpu_direct.hpp"
-#include "diagnose/checks/gpu_nic_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/rdma_cards.hpp"
 
 namespace sidestep::diagnose {

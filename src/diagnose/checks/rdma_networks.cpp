@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "diagnose/checks/gpu_direct.hpp"
-#include "diagnose/checks/gpu_nic_looks.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/process_facts.hpp"
 #include "diagnose/checks/rdma_cards.hpp"
 

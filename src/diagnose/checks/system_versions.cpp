@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include "diagnose/checks/gpu_direct.hpp"
+#include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/nvme_drives.hpp"
 #include "diagnose/checks/p2pdma_mode.hpp"
 #include "diagnose/checks/rdma_cards.hpp"
-#include "diagnose/checks/versions_looks.hpp"
 #include "topology/machine_facts_reader.hpp"
 
 namespace sidestep::diagnose {

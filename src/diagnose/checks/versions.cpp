@@ -1,6 +1,6 @@
 // Versions that do not fit together or are too old: the words. What looks for each cause is in
 // driver_versions.cpp and system_versions.cpp.
-#include "diagnose/checks/versions_looks.hpp"
+#include "diagnose/checks/looks.hpp"
 
 namespace sidestep::diagnose {
 

@@ -1,5 +1,4 @@
 // Limits of sockets at both ends, and the clocks.
-#include <algorithm>
 #include <chrono>
 
 #include <fmt/format.h>
