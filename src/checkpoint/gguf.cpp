@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <optional>
 
 #include <fmt/format.h>
 

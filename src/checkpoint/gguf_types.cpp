@@ -1,6 +1,5 @@
 #include "checkpoint/gguf_types.hpp"
 
-#include <algorithm>
 #include <iterator>
 
 namespace sidestep::checkpoint {

@@ -6,7 +6,6 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <set>
 
 #include "base/nearest_name.hpp"
 #include "base/try.hpp"

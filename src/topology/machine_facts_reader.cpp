@@ -263,7 +263,6 @@ std::optional<AcsBits> acs_of(const MachineFiles& files, const std::string& port
         const unsigned low = word_at(*space, at);
         const unsigned high = word_at(*space, at + 2);
         if (low == acs_capability) {
-            bits.capable = true;
             bits.control = word_at(*space, at + 6);
             bits.redirects = (word_at(*space, at + 4) & bits.control & redirect_bits) != 0;
             break;

@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "driver/machine_files.hpp"

@@ -1,8 +1,6 @@
 // Prints a machine as a graph for Graphviz.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <set>
 #include <string>
 
 #include <sidestep/drawing.hpp>

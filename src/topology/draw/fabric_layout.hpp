@@ -1,8 +1,6 @@
 // The links between sockets, and those between GPUs: NVLink, Infinity Fabric, NVSwitches.
 #pragma once
 
-#include <optional>
-
 #include "topology/draw/tree_layout.hpp"
 
 namespace sidestep::topology::draw {

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "topology/draw/details.hpp"
 #include "topology/draw/fabric_layout.hpp"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "topology/draw/details.hpp"
 #include "topology/draw/text_fit.hpp"

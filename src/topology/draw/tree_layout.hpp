@@ -2,7 +2,6 @@
 #pragma once
 
 #include <unordered_map>
-#include <vector>
 
 #include "topology/draw/picked.hpp"
 #include "topology/draw/scene.hpp"
