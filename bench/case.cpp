@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda.hpp"
 
 namespace sidestep::bench {
@@ -134,18 +135,25 @@ Result<Figure> measure_rate(Figure figure, const Options& options,
     };
     std::vector<Samples> raw(yardsticks.size());
     for (int round = -1; round < std::max(options.samples, 1); ++round) {
-        const auto seconds = once();
-        if (!seconds) return seconds.error();
-        if (round >= 0) figure.measured.values.push_back(rate(*seconds));
+        SIDESTEP_TRY(const auto seconds, once());
+        if (round >= 0) figure.measured.values.push_back(rate(seconds));
         for (std::size_t i = 0; i < yardsticks.size(); ++i) {
-            const auto plain = yardsticks[i].seconds();
-            if (!plain) return plain.error();
-            if (round >= 0) raw[i].values.push_back(rate(*plain));
+            SIDESTEP_TRY(const auto plain, yardsticks[i].seconds());
+            if (round >= 0) raw[i].values.push_back(rate(plain));
         }
     }
     for (std::size_t i = 0; i < yardsticks.size(); ++i)
         add_yardstick(figure, yardsticks[i].name, std::move(raw[i]));
     return figure;
+}
+
+Result<std::vector<Yardstick>> thread_yardsticks(raw::FileLoop loop, char* memory, const char* how) {
+    const auto threads = raw::best_file_threads(loop, memory);
+    if (!threads && threads.error().code == ErrorCode::unsupported) return std::vector<Yardstick>{};
+    if (!threads) return threads.error();
+    loop.threads = *threads;
+    return std::vector<Yardstick>{{fmt::format("{}, {} threads (the best count)", how, *threads),
+                                   [loop, memory] { return raw::file_seconds(loop, memory); }}};
 }
 
 Bytes large(const Context& context) {

@@ -14,6 +14,7 @@
 
 #include <sidestep/sidestep.hpp>
 
+#include "bench/raw_file.hpp"
 #include "bench/report.hpp"
 
 namespace sidestep::bench {
@@ -97,6 +98,9 @@ struct Yardstick {
 Result<Figure> measure_rate(Figure figure, const Options& options,
                             const std::function<Result<double>()>& once,
                             const std::vector<Yardstick>& yardsticks = {});
+
+// Threads that make `loop`, as many as do it best: "pread, 4 threads (the best count)". None where O_DIRECT is refused.
+Result<std::vector<Yardstick>> thread_yardsticks(raw::FileLoop loop, char* memory, const char* how);
 
 // Adds samples that a plain loop made: a peer, and the limit (their median) where the figure has none.
 void add_yardstick(Figure& figure, std::string name, Samples samples);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/raw_cuda.hpp"
 
@@ -59,8 +60,7 @@ Result<double> timed_together(const Context& context, const std::vector<PaintedP
     const auto start = std::chrono::steady_clock::now();
     std::vector<Transfer> transfers;
     for (const PaintedPair& pair : pairs) transfers.push_back(context.copy(pair.from(), pair.to(), how));
-    for (Transfer& transfer : transfers)
-        if (auto done = transfer.wait(); !done) return done.error();
+    for (Transfer& transfer : transfers) SIDESTEP_CHECK(transfer.wait());
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -69,9 +69,8 @@ Result<Figure> together_figure(const Context& context, const std::vector<Ends>& 
                                std::string what, const Options& options) {
     std::vector<PaintedPair> pairs;
     for (const auto& [from, to] : legs) {
-        auto pair = PaintedPair::make(context, from, to, bytes);
-        if (!pair) return pair.error();
-        pairs.push_back(std::move(*pair));
+        SIDESTEP_TRY(auto pair, PaintedPair::make(context, from, to, bytes));
+        pairs.push_back(std::move(pair));
     }
     Figure blank;
     blank.what = std::move(what);
@@ -82,15 +81,13 @@ Result<Figure> together_figure(const Context& context, const std::vector<Ends>& 
     if (blank.limit > 0) blank.limit_source = fmt::format("links: of {} paths together", legs.size());
     auto figure = measure_rate(std::move(blank), options, [&] { return timed_together(context, pairs); });
     if (!figure) return figure;
-    for (const PaintedPair& pair : pairs)
-        if (auto same = pair.verify(context, options, *figure); !same) return same.error();
+    for (const PaintedPair& pair : pairs) SIDESTEP_CHECK(pair.verify(context, options, *figure));
     if (!no_raw_cuda(context).empty()) return figure;
     std::vector<raw::Leg> raw_legs;
     for (const auto& [from, to] : legs) raw_legs.push_back({raw::number_of(from), raw::number_of(to)});
     pairs.clear();  // their memory is needed once more
-    auto raw = raw::copy_rates(raw_legs, bytes, options.samples);
-    if (!raw) return raw.error();
-    add_yardstick(*figure, "driver's copy engines, 16 in a row each", std::move(*raw));
+    SIDESTEP_TRY(auto raw, raw::copy_rates(raw_legs, bytes, options.samples));
+    add_yardstick(*figure, "driver's copy engines, 16 in a row each", std::move(raw));
     return figure;
 }
 
@@ -136,12 +133,12 @@ Result<std::vector<Figure>> run_all_gpus(const Context& context, const Options& 
             if (options.wants(ends.first, ends.second)) legs.push_back(ends);
         }
         for (const Bytes bytes : legs.empty() ? std::vector<Bytes>{} : options.sizes_or({large(context)})) {
-            auto figure = together_figure(context, legs, bytes,
-                                          up ? fmt::format("host -> {} GPUs at once", legs.size())
-                                             : fmt::format("{} GPUs at once -> host", legs.size()),
-                                          options);
-            if (!figure) return figure.error();
-            figures.push_back(std::move(*figure));
+            SIDESTEP_TRY(auto figure,
+                         together_figure(context, legs, bytes,
+                                         up ? fmt::format("host -> {} GPUs at once", legs.size())
+                                            : fmt::format("{} GPUs at once -> host", legs.size()),
+                                         options));
+            figures.push_back(std::move(figure));
         }
     }
     return figures;

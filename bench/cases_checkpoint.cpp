@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/leftovers.hpp"
 #include "bench/raw_cuda_file.hpp"
@@ -33,16 +34,14 @@ class Sample {
 public:
     static Result<Sample> make(const Context& context, const std::filesystem::path& folder, Bytes bytes) {
         Sample sample;
-        auto memory = context.allocate(Place::host(), bytes);
-        if (!memory) return memory.error();
-        sample.memory_ = std::move(*memory);
-        if (auto painted = paint(context, sample.memory_.buffer(), 1); !painted) return painted.error();
+        SIDESTEP_TRY(auto memory, context.allocate(Place::host(), bytes));
+        sample.memory_ = std::move(memory);
+        SIDESTEP_CHECK(paint(context, sample.memory_.buffer(), 1));
         sample.cut();
         sample.file_.emplace((folder / fmt::format("sidestep-bench-{}.safetensors", getpid())).string());
         SaveOptions how;
         how.sync_file = true;  // so that no write-back runs beside what is measured
-        if (auto saved = context.save(sample.tensors_, sample.path(), how).wait(); !saved)
-            return saved.error();
+        SIDESTEP_CHECK(context.save(sample.tensors_, sample.path(), how).wait());
         return sample;
     }
 
@@ -68,11 +67,9 @@ public:
                 if (origin == tensors_.end() || origin->data.size() != tensor.buffer.size())
                     return Error{
                         ErrorCode::mismatch, "a tensor has another size", std::string(tensor.name), {}};
-                auto back = context.allocate(Place::host(), tensor.buffer.size());
-                if (!back) return back.error();
-                if (auto done = context.copy(tensor.buffer, back->buffer()).wait(); !done)
-                    return done.error();
-                if (std::memcmp(back->address(), origin->data.address(), back->size()) != 0)
+                SIDESTEP_TRY(auto back, context.allocate(Place::host(), tensor.buffer.size()));
+                SIDESTEP_CHECK(context.copy(tensor.buffer, back.buffer()).wait());
+                if (std::memcmp(back.address(), origin->data.address(), back.size()) != 0)
                     return Error{
                         ErrorCode::mismatch, "a tensor has other bytes", std::string(tensor.name), {}};
             }
@@ -155,15 +152,8 @@ Result<std::vector<Yardstick>> staged_threads(const CheckpointSetting& setting, 
 // Those that write make a file of their own.
 Result<std::vector<Yardstick>> plain_threads(const CheckpointSetting& setting, const std::string& path,
                                              bool write, bool direct) {
-    raw::FileLoop loop{path, setting.sample.bytes() / 4096 * 4096, write, direct, 1, write};
-    const auto threads = raw::best_file_threads(loop, setting.scratch);
-    if (!threads && threads.error().code == ErrorCode::unsupported) return std::vector<Yardstick>{};
-    if (!threads) return threads.error();
-    loop.threads = *threads;
-    return std::vector<Yardstick>{
-        {fmt::format("{}, {} threads (the best count)", write ? "pwrite from memory" : "pread into memory",
-                     *threads),
-         [loop, memory = setting.scratch] { return raw::file_seconds(loop, memory); }}};
+    return thread_yardsticks({path, setting.sample.bytes() / 4096 * 4096, write, direct, 1, write},
+                             setting.scratch, write ? "pwrite from memory" : "pread into memory");
 }
 
 // What a load or a save is compared with in the same run. Bytes on a disk are limited by it, whatever else they pass.
@@ -202,10 +192,8 @@ Result<Figure> load_figure(const CheckpointSetting& setting, const std::vector<P
     if (places.size() == 1) blank.to = places[0].to_string();
     if (!cold && (blank.limit = sum_of_links(setting.context, places)) > 0)
         blank.limit_source = "host links of these GPUs";
-    auto yardsticks = yardsticks_for(setting, setting.sample.path(), places, false, cold);
-    if (!yardsticks) return yardsticks.error();
-    auto checkpoint = Checkpoint::open(setting.sample.path());
-    if (!checkpoint) return checkpoint.error();
+    SIDESTEP_TRY(auto yardsticks, yardsticks_for(setting, setting.sample.path(), places, false, cold));
+    SIDESTEP_TRY(auto checkpoint, Checkpoint::open(setting.sample.path()));
     LoadOptions options;
     options.to = places;
     options.layout = layout;
@@ -214,29 +202,26 @@ Result<Figure> load_figure(const CheckpointSetting& setting, const std::vector<P
         if (cold) setting.sample.forget();
         std::this_thread::sleep_for(until_cleared);
         Result<Loaded> loaded = Error{ErrorCode::internal, "not run", {}, {}};
-        const double seconds =
-            seconds_of([&] { loaded = setting.context.load(*checkpoint, options).wait(); });
+        const double seconds = seconds_of([&] { loaded = setting.context.load(checkpoint, options).wait(); });
         if (!loaded) return loaded.error();
         const Receipt& receipt = loaded->receipt();
         path = fmt::format("{}; {} around the page cache, {} from it", words_of(receipt),
                            format_bytes(receipt.storage.o_direct), format_bytes(receipt.storage.page_cache));
         return seconds;
     };
-    auto figure = measure_rate(std::move(blank), setting.options, load, *yardsticks);
+    auto figure = measure_rate(std::move(blank), setting.options, load, yardsticks);
     if (!figure) return figure;
     figure->path = path;
     if (!setting.options.verify) return figure;
-    auto again = setting.context.load(*checkpoint, options).wait();
-    if (!again) return again.error();
-    if (auto same = setting.sample.check(setting.context, *again); !same) return same.error();
+    SIDESTEP_TRY(auto again, setting.context.load(checkpoint, options).wait());
+    SIDESTEP_CHECK(setting.sample.check(setting.context, again));
     figure->verified = true;
     return figure;
 }
 
 // From the call until bytes have arrived, as a program sees them with Loading::bytes_done.
 Result<Figure> first_bytes_figure(const CheckpointSetting& setting, const Place& place) {
-    auto checkpoint = Checkpoint::open(setting.sample.path());
-    if (!checkpoint) return checkpoint.error();
+    SIDESTEP_TRY(auto checkpoint, Checkpoint::open(setting.sample.path()));
     LoadOptions options;
     options.to = {place};
     Figure figure = blank_figure(setting, fmt::format("file -> {}, first bytes", place.to_string()));
@@ -247,7 +232,7 @@ Result<Figure> first_bytes_figure(const CheckpointSetting& setting, const Place&
     figure.more_is_better = false;
     for (int sample = -1; sample < setting.options.samples; ++sample) {  // one to warm up
         const auto start = std::chrono::steady_clock::now();
-        Loading loading = setting.context.load(*checkpoint, options);
+        Loading loading = setting.context.load(checkpoint, options);
         std::optional<Result<Loaded>> ended;
         while (loading.bytes_done() == 0 && !ended) ended = loading.wait_for(std::chrono::milliseconds(1));
         const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - start;
@@ -261,14 +246,12 @@ Result<Figure> first_bytes_figure(const CheckpointSetting& setting, const Place&
 // Tensors on one GPU to a new file beside the sample's. Not over the one before: to remove that would be on
 // the clock, and may take longer than to write it (docs/load.md).
 Result<Figure> save_figure(const CheckpointSetting& setting, const Place& place, bool flushed) {
-    auto checkpoint = Checkpoint::open(setting.sample.path());
-    if (!checkpoint) return checkpoint.error();
+    SIDESTEP_TRY(auto checkpoint, Checkpoint::open(setting.sample.path()));
     LoadOptions there;
     there.to = {place};
-    auto loaded = setting.context.load(*checkpoint, there).wait();
-    if (!loaded) return loaded.error();
+    SIDESTEP_TRY(auto loaded, setting.context.load(checkpoint, there).wait());
     std::vector<TensorToSave> tensors;
-    for (const LoadedTensor& tensor : loaded->tensors(place))
+    for (const LoadedTensor& tensor : loaded.tensors(place))
         tensors.push_back({std::string(tensor.name), tensor.dtype, tensor.shape, tensor.buffer});
     const ScratchFile file(setting.sample.path() + ".saved");
     const std::string& target = file.path();
@@ -317,12 +300,12 @@ Result<void> add_figures(const CheckpointSetting& setting, const std::vector<Pla
     };
     for (const bool cold : {false, true}) {
         if (cold && !disk) continue;
-        if (auto done = add(load_figure(setting, one, Layout::replicate, cold)); !done) return done;
+        SIDESTEP_CHECK(add(load_figure(setting, one, Layout::replicate, cold)));
         if (gpus.size() == 1) continue;
         for (const Layout layout : {Layout::replicate, Layout::by_tensor})
-            if (auto done = add(load_figure(setting, gpus, layout, cold)); !done) return done;
+            SIDESTEP_CHECK(add(load_figure(setting, gpus, layout, cold)));
     }
-    if (auto done = add(first_bytes_figure(setting, one[0])); !done) return done;
+    SIDESTEP_CHECK(add(first_bytes_figure(setting, one[0])));
     return add(save_figure(setting, one[0], disk));
 }
 
@@ -330,25 +313,22 @@ Result<std::vector<Figure>> run_checkpoint(const Context& context, const Options
     std::vector<Place> gpus;
     for (const int gpu : gpus_of(context, options)) gpus.push_back(Place::gpu(gpu));
     if (gpus.size() > 4 && context.topology().emulated()) gpus.resize(4);
-    const auto folder = scratch_folder(options);
-    if (!folder) return folder.error();
-    std::vector<std::filesystem::path> folders = {*folder};
+    SIDESTEP_TRY(const auto folder, scratch_folder(options));
+    std::vector<std::filesystem::path> folders = {folder};
     std::error_code error;
     const std::filesystem::path shared = "/dev/shm";
-    if (options.folder.empty() && !lives_in_memory(*folder) && std::filesystem::is_directory(shared, error))
+    if (options.folder.empty() && !lives_in_memory(folder) && std::filesystem::is_directory(shared, error))
         folders.push_back(shared);
     std::vector<Figure> figures;
     for (const Bytes bytes : options.sizes_or({context.topology().emulated() ? 256_MiB : 8_GiB})) {
-        auto scratch = context.allocate(Place::host(), bytes);
-        if (!scratch) return scratch.error();
-        if (auto done = paint(context, scratch->buffer(), 1); !done) return done.error();
+        SIDESTEP_TRY(auto scratch, context.allocate(Place::host(), bytes));
+        SIDESTEP_CHECK(paint(context, scratch.buffer(), 1));
         for (const std::filesystem::path& place : folders) {
             const bool disk = !lives_in_memory(place);
-            auto sample = Sample::make(context, place, bytes);
-            if (!sample) return sample.error();
-            const CheckpointSetting setting{context, options, *sample, static_cast<char*>(scratch->address()),
+            SIDESTEP_TRY(auto sample, Sample::make(context, place, bytes));
+            const CheckpointSetting setting{context, options, sample, static_cast<char*>(scratch.address()),
                                             disk ? "" : "tmpfs"};
-            if (auto added = add_figures(setting, gpus, disk, figures); !added) return added.error();
+            SIDESTEP_CHECK(add_figures(setting, gpus, disk, figures));
         }
     }
     return figures;

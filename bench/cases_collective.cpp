@@ -1,9 +1,9 @@
 // Collectives over all GPUs: every operation at a few sizes. `sidestep bench collective` measures more of
 // them.
-#include <algorithm>
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/collective/launch.hpp"
 #include "bench/collective/table.hpp"
@@ -48,20 +48,19 @@ Result<std::vector<Figure>> run_operation(const Context& context, const Options&
     const bool threads =
         (options.smoke && operation != Collective::all_reduce) || !collective::no_processes().empty();
     const Topology& topology = context.topology();
-    const auto found =
-        threads ? collective::run_in_threads(context, gpus, plan)
-                : collective::run_in_processes(topology.emulated() ? topology.name() : "live", gpus, plan);
-    if (!found) return found.error();
-    if (const std::int64_t wrong = collective::wrong_of(found->lines); wrong > 0)
+    SIDESTEP_TRY(const auto found, threads ? collective::run_in_threads(context, gpus, plan)
+                                           : collective::run_in_processes(
+                                                 topology.emulated() ? topology.name() : "live", gpus, plan));
+    if (const std::int64_t wrong = collective::wrong_of(found.lines); wrong > 0)
         return Error{ErrorCode::mismatch,
                      fmt::format("{} elements are wrong", wrong),
                      std::string(to_string(operation)),
                      {}};
-    auto figures = collective::figures_of(context, gpus, found->lines);
+    auto figures = collective::figures_of(context, gpus, found.lines);
     for (Figure& figure : figures) {
         figure.path +=
             fmt::format("; {} ranks, {}", gpus.size(), threads ? "a thread each" : "a process each");
-        for (const std::string& note : found->notes) figure.path += fmt::format("; {}", note);
+        for (const std::string& note : found.notes) figure.path += fmt::format("; {}", note);
     }
     return figures;
 }

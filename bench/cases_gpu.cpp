@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/raw_cuda.hpp"
 
@@ -16,14 +17,13 @@ Result<Figure> pair_figure(const Context& context, const Place& from, const Plac
     CopyOptions how;
     how.prefer = prefer;
     how.lanes = 1;
-    auto ends = PaintedPair::make(context, from, to, bytes);
-    if (!ends) return ends.error();
+    SIDESTEP_TRY(auto ends, PaintedPair::make(context, from, to, bytes));
     std::string path;
     auto figure = measure_rate(link_figure(context, from, to, bytes, words), options,
-                               [&] { return timed_copy(context, ends->from(), ends->to(), how, &path); });
+                               [&] { return timed_copy(context, ends.from(), ends.to(), how, &path); });
     if (!figure) return figure;
     figure->path = path;
-    if (auto same = ends->verify(context, options, *figure); !same) return same.error();
+    SIDESTEP_CHECK(ends.verify(context, options, *figure));
     if (!no_raw_cuda(context).empty()) return figure;
     auto raw = raw::copy_rates({{raw::number_of(from), raw::number_of(to)}}, bytes, options.samples);
     if (!raw) return raw.error();
@@ -39,9 +39,9 @@ Result<std::vector<Figure>> run_host_link(const Context& context, const Options&
                 const Place from = up ? Place::host() : Place::gpu(gpu),
                             to = up ? Place::gpu(gpu) : Place::host();
                 if (!options.wants(from, to)) continue;
-                auto figure = pair_figure(context, from, to, bytes, options, Prefer::automatic, "");
-                if (!figure) return figure.error();
-                figures.push_back(std::move(*figure));
+                SIDESTEP_TRY(auto figure,
+                             pair_figure(context, from, to, bytes, options, Prefer::automatic, ""));
+                figures.push_back(std::move(figure));
             }
     return figures;
 }
@@ -51,9 +51,8 @@ Result<std::vector<Figure>> run_pairs(const Context& context, const Options& opt
     std::vector<Figure> figures;
     for (const auto& [from, to] : pairs_of(context, options))
         for (const Bytes bytes : options.sizes_or({large(context)})) {
-            auto figure = pair_figure(context, from, to, bytes, options, prefer, words);
-            if (!figure) return figure.error();
-            figures.push_back(std::move(*figure));
+            SIDESTEP_TRY(auto figure, pair_figure(context, from, to, bytes, options, prefer, words));
+            figures.push_back(std::move(figure));
         }
     return figures;
 }
@@ -69,8 +68,7 @@ Result<std::vector<Figure>> run_peer_kernel(const Context& context, const Option
 // The rate of whole copies of one size, small ones repeated until a sample is long enough for the clock.
 Result<Figure> size_figure(const Context& context, const Place& from, const Place& to, Bytes bytes,
                            const Options& options) {
-    auto ends = PaintedPair::make(context, from, to, bytes);
-    if (!ends) return ends.error();
+    SIDESTEP_TRY(auto ends, PaintedPair::make(context, from, to, bytes));
     const Bytes copies = options.smoke ? 1 : std::clamp<Bytes>(64_MiB / std::max<Bytes>(bytes, 1), 1, 200);
     std::string path;
     Figure plain = link_figure(context, from, to, bytes);
@@ -78,7 +76,7 @@ Result<Figure> size_figure(const Context& context, const Place& from, const Plac
     auto figure = measure_rate(std::move(plain), options, [&]() -> Result<double> {
         double seconds = 0;
         for (Bytes i = 0; i < copies; ++i) {
-            const auto one = timed_copy(context, ends->from(), ends->to(), {}, i == 0 ? &path : nullptr);
+            const auto one = timed_copy(context, ends.from(), ends.to(), {}, i == 0 ? &path : nullptr);
             if (!one) return one;
             seconds += *one;
         }
@@ -86,7 +84,7 @@ Result<Figure> size_figure(const Context& context, const Place& from, const Plac
     });
     if (!figure) return figure;
     figure->path = path;
-    if (auto same = ends->verify(context, options, *figure); !same) return same.error();
+    SIDESTEP_CHECK(ends.verify(context, options, *figure));
     return figure;
 }
 
@@ -106,9 +104,8 @@ Result<std::vector<Figure>> run_sizes(const Context& context, const Options& opt
     std::vector<Figure> figures;
     for (const auto& [from, to] : ends)
         for (const Bytes bytes : options.wants(from, to) ? options.sizes_or(own) : std::vector<Bytes>{}) {
-            auto figure = size_figure(context, from, to, bytes, options);
-            if (!figure) return figure.error();
-            figures.push_back(std::move(*figure));
+            SIDESTEP_TRY(auto figure, size_figure(context, from, to, bytes, options));
+            figures.push_back(std::move(figure));
         }
     return figures;
 }
@@ -129,8 +126,7 @@ Result<std::vector<Figure>> run_submit(const Context& context, const Options& op
     constexpr Bytes bytes = 4096;
     const int batch = options.smoke ? 10 : 2000;
     const bool with_raw = no_raw_cuda(context).empty();
-    auto ends = PaintedPair::make(context, Place::host(), Place::gpu(0), bytes);
-    if (!ends) return ends.error();
+    SIDESTEP_TRY(auto ends, PaintedPair::make(context, Place::host(), Place::gpu(0), bytes));
     Figure submit = microseconds("host -> gpu:0, submission", bytes);
     Figure whole = microseconds("host -> gpu:0, until seen done", bytes);
     Samples bare_submit, bare_whole;
@@ -139,7 +135,7 @@ Result<std::vector<Figure>> run_submit(const Context& context, const Options& op
         for (int i = 0; i < batch; ++i) {
             std::optional<Transfer> transfer;
             const double submitted =
-                seconds_of([&] { transfer.emplace(context.copy(ends->from(), ends->to())); });
+                seconds_of([&] { transfer.emplace(context.copy(ends.from(), ends.to())); });
             Result<void> ended;
             const double waited = seconds_of([&] {
                 if (auto done = transfer->wait(); !done) ended = done.error();
@@ -148,19 +144,17 @@ Result<std::vector<Figure>> run_submit(const Context& context, const Options& op
             submits.values.push_back(submitted * 1e6);
             wholes.values.push_back((submitted + waited) * 1e6);
         }
-        const auto cost = with_raw ? raw::copy_cost(raw::host, 0, bytes, batch) : raw::Cost{};
-        if (!cost) return cost.error();
+        SIDESTEP_TRY(const auto cost, with_raw ? raw::copy_cost(raw::host, 0, bytes, batch) : raw::Cost{});
         if (round < 0) continue;
         submit.measured.values.push_back(submits.median());
         whole.measured.values.push_back(wholes.median());
         if (!with_raw) continue;
-        bare_submit.values.push_back(cost->submit_us);
-        bare_whole.values.push_back(cost->complete_us);
+        bare_submit.values.push_back(cost.submit_us);
+        bare_whole.values.push_back(cost.complete_us);
     }
     add_yardstick(submit, "bare cuMemcpyAsync", bare_submit);
     add_yardstick(whole, "bare call and query", bare_whole);
-    for (Figure* figure : {&submit, &whole})
-        if (auto same = ends->verify(context, options, *figure); !same) return same.error();
+    for (Figure* figure : {&submit, &whole}) SIDESTEP_CHECK(ends.verify(context, options, *figure));
     return std::vector<Figure>{std::move(submit), std::move(whole)};
 }
 
@@ -174,16 +168,15 @@ Result<std::vector<Figure>> run_staged(const Context& context, const Options& op
             if (gpu != gpus_of(context, options).front() || !options.wants(from, to)) continue;
             for (const Bytes bytes : options.sizes_or({large(context)})) {
                 const MemoryKind pageable = MemoryKind::pageable, automatic = MemoryKind::automatic;
-                auto ends = PaintedPair::make(context, from, to, bytes, up ? pageable : automatic,
-                                              up ? automatic : pageable);
-                if (!ends) return ends.error();
+                SIDESTEP_TRY(auto ends, PaintedPair::make(context, from, to, bytes, up ? pageable : automatic,
+                                                          up ? automatic : pageable));
                 std::string path;
                 auto figure = measure_rate(link_figure(context, from, to, bytes, "pageable"), options, [&] {
-                    return timed_copy(context, ends->from(), ends->to(), {}, &path);
+                    return timed_copy(context, ends.from(), ends.to(), {}, &path);
                 });
                 if (!figure) return figure.error();
                 figure->path = path;
-                if (auto same = ends->verify(context, options, *figure); !same) return same.error();
+                SIDESTEP_CHECK(ends.verify(context, options, *figure));
                 figures.push_back(std::move(*figure));
             }
         }

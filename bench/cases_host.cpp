@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 
 namespace sidestep::bench {
@@ -51,25 +52,23 @@ unsigned best_threads(char* to, const char* from, Bytes bytes) {
 Result<std::vector<Figure>> run_large(const Context& context, const Options& options) {
     std::vector<Figure> figures;
     for (const Bytes bytes : options.sizes_or({1_GiB})) {
-        auto ends = PaintedPair::make(context, Place::host(), Place::host(), bytes, MemoryKind::pageable,
-                                      MemoryKind::pageable);
-        if (!ends) return ends.error();
+        SIDESTEP_TRY(auto ends, PaintedPair::make(context, Place::host(), Place::host(), bytes,
+                                                  MemoryKind::pageable, MemoryKind::pageable));
         // The plain copy writes elsewhere, so that the check sees what the library wrote.
-        auto scratch = context.allocate(Place::host(), bytes, MemoryKind::pageable);
-        if (!scratch) return scratch.error();
-        std::memset(scratch->address(), 3, bytes);
-        auto* target = static_cast<char*>(scratch->address());
-        const auto* source = static_cast<const char*>(ends->from().address());
+        SIDESTEP_TRY(auto scratch, context.allocate(Place::host(), bytes, MemoryKind::pageable));
+        std::memset(scratch.address(), 3, bytes);
+        auto* target = static_cast<char*>(scratch.address());
+        const auto* source = static_cast<const char*>(ends.from().address());
         const unsigned threads = best_threads(target, source, bytes);
         const Yardstick plain{fmt::format("memcpy, {} threads (the best count)", threads),
                               [&]() -> Result<double> { return plain_copy(target, source, bytes, threads); }};
         std::string path;
         auto figure =
             measure_rate(link_figure(context, Place::host(), Place::host(), bytes), options,
-                         [&] { return timed_copy(context, ends->from(), ends->to(), {}, &path); }, {plain});
+                         [&] { return timed_copy(context, ends.from(), ends.to(), {}, &path); }, {plain});
         if (!figure) return figure.error();
         figure->path = path;
-        if (auto same = ends->verify(context, options, *figure); !same) return same.error();
+        SIDESTEP_CHECK(ends.verify(context, options, *figure));
         figures.push_back(std::move(*figure));
     }
     return figures;

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/leftovers.hpp"
 #include "bench/raw_cuda.hpp"
@@ -131,27 +132,24 @@ Result<Figure> first_import(const Context& context, const Options& options, int 
     constexpr Bytes bytes = 4_MiB;
     const bool bare = no_raw_cuda(context).empty();
     const std::string name = fresh_name();
-    auto child = PublishingChild::start(context, Place::gpu(gpu), name, bytes, count, bare);
-    if (!child) return child.error();
-    auto target = context.allocate(Place::gpu(gpu), bytes);
-    if (!target) return target.error();
+    SIDESTEP_TRY(auto child, PublishingChild::start(context, Place::gpu(gpu), name, bytes, count, bare));
+    SIDESTEP_TRY(auto target, context.allocate(Place::gpu(gpu), bytes));
     Figure figure = time_figure(fmt::format("first import of gpu:{}'s memory", gpu), "us");
     figure.bytes = bytes;
     for (int i = 0; i < count; ++i) {
         const Buffer shared = Buffer::shared(fmt::format("{}-{}", name, i));
         Result<void> found;
         const double seconds = seconds_of([&] {
-            auto route = context.route(shared, target->buffer());
+            auto route = context.route(shared, target.buffer());
             if (!route) found = route.error();
         });
         if (!found) return found.error();
         if (i > 0) figure.measured.values.push_back(seconds * 1e6);  // the first one opens the GPU here
     }
     if (!bare) return figure;
-    auto opened = raw::open_seconds(gpu, child->handles());
-    if (!opened) return opened.error();
+    SIDESTEP_TRY(auto opened, raw::open_seconds(gpu, child.handles()));
     Samples plain;
-    for (std::size_t i = 1; i < opened->size(); ++i) plain.values.push_back((*opened)[i] * 1e6);
+    for (std::size_t i = 1; i < opened.size(); ++i) plain.values.push_back(opened[i] * 1e6);
     add_yardstick(figure, "cuIpcOpenMemHandle", std::move(plain));
     return figure;
 }
@@ -161,29 +159,24 @@ Result<Figure> first_import(const Context& context, const Options& options, int 
 Result<Figure> known_import(const Context& context, const Options& options, int gpu) {
     constexpr Bytes bytes = 4_MiB;
     const std::string name = fresh_name();
-    auto child = PublishingChild::start(context, Place::gpu(gpu), name, bytes, 1, false);
-    if (!child) return child.error();
-    auto own = context.allocate(Place::gpu(gpu), bytes);
-    if (!own) return own.error();
-    auto target = context.allocate(Place::gpu(gpu), bytes);
-    if (!target) return target.error();
+    SIDESTEP_TRY(const auto child, PublishingChild::start(context, Place::gpu(gpu), name, bytes, 1, false));
+    SIDESTEP_TRY(auto own, context.allocate(Place::gpu(gpu), bytes));
+    SIDESTEP_TRY(auto target, context.allocate(Place::gpu(gpu), bytes));
     const int calls = options.smoke ? 10 : 5'000;
     const auto nanoseconds = [&](const Buffer& from) -> Result<double> {
         Result<void> failed;
         const double seconds = seconds_of([&] {
             for (int i = 0; i < calls && failed; ++i)
-                if (auto route = context.route(from, target->buffer()); !route) failed = route.error();
+                if (auto route = context.route(from, target.buffer()); !route) failed = route.error();
         });
         if (!failed) return failed.error();
         return seconds * 1e9 / calls;
     };
     Figure figure = time_figure(fmt::format("import of gpu:{}'s memory, seen before", gpu), "ns");
     for (int sample = -1; sample < options.samples; ++sample) {
-        const auto with = nanoseconds(Buffer::shared(name));
-        if (!with) return with.error();
-        const auto without = nanoseconds(own->buffer());
-        if (!without) return without.error();
-        if (sample >= 0) figure.measured.values.push_back(std::max(0.0, *with - *without));
+        SIDESTEP_TRY(const auto with, nanoseconds(Buffer::shared(name)));
+        SIDESTEP_TRY(const auto without, nanoseconds(own.buffer()));
+        if (sample >= 0) figure.measured.values.push_back(std::max(0.0, with - without));
     }
     figure.limit = 1000;
     figure.limit_source = "the bound that is promised";
@@ -194,9 +187,8 @@ Result<std::vector<Figure>> run_import(const Context& context, const Options& op
     std::vector<Figure> figures;
     for (const int gpu : gpus_of(context, options)) {
         for (auto* measure : {first_import, known_import}) {
-            auto figure = measure(context, options, gpu);
-            if (!figure) return figure.error();
-            figures.push_back(std::move(*figure));
+            SIDESTEP_TRY(auto figure, measure(context, options, gpu));
+            figures.push_back(std::move(figure));
         }
         if (context.topology().emulated()) break;  // they are all alike
     }
@@ -207,23 +199,20 @@ Result<std::vector<Figure>> run_import(const Context& context, const Options& op
 Result<Figure> read_figure(const Context& context, const Options& options, const Place& from, const Place& to,
                            Bytes bytes) {
     const std::string name = fresh_name();
-    auto child = PublishingChild::start(context, from, name, bytes, 1, false);
-    if (!child) return child.error();
-    auto target = context.allocate(to, bytes);
-    if (!target) return target.error();
-    if (auto painted = paint(context, target->buffer(), 1); !painted) return painted.error();
+    SIDESTEP_TRY(const auto child, PublishingChild::start(context, from, name, bytes, 1, false));
+    SIDESTEP_TRY(auto target, context.allocate(to, bytes));
+    SIDESTEP_CHECK(paint(context, target.buffer(), 1));
     const Buffer shared = Buffer::shared(name);
     CopyOptions how;
     how.lanes = 1;
     std::string path;
     auto figure = measure_rate(link_figure(context, from, to, bytes, "of another process"), options,
-                               [&] { return timed_copy(context, shared, target->buffer(), how, &path); });
+                               [&] { return timed_copy(context, shared, target.buffer(), how, &path); });
     if (!figure) return figure;
     figure->path = path;
     if (options.verify) {
         how.verify = true;
-        auto verified = timed_copy(context, shared, target->buffer(), how);
-        if (!verified) return verified.error();
+        SIDESTEP_CHECK(timed_copy(context, shared, target.buffer(), how));
         figure->verified = true;
     }
     if (!no_raw_cuda(context).empty()) return figure;
@@ -237,9 +226,8 @@ Result<std::vector<Figure>> run_copy(const Context& context, const Options& opti
     std::vector<Figure> figures;
     for (const auto& [from, to] : pairs_of(context, options))
         for (const Bytes bytes : options.sizes_or({large(context)})) {
-            auto figure = read_figure(context, options, from, to, bytes);
-            if (!figure) return figure.error();
-            figures.push_back(std::move(*figure));
+            SIDESTEP_TRY(auto figure, read_figure(context, options, from, to, bytes));
+            figures.push_back(std::move(figure));
             if (context.topology().emulated()) return figures;  // they are all alike
         }
     return figures;

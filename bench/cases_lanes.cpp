@@ -1,6 +1,7 @@
 // One copy over several paths at once, beside the best single path.
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 
 namespace sidestep::bench {
@@ -32,15 +33,12 @@ Result<std::vector<Figure>> run_lanes(const Context& context, const Options& opt
     for (const bool up : {true, false}) {
         const Place source = up ? Place::host() : device, target = up ? device : Place::host();
         if (!options.wants(source, target)) continue;
-        const auto pair = PaintedPair::make(context, source, target, largest);
-        if (!pair) return pair.error();
+        SIDESTEP_TRY(const auto pair, PaintedPair::make(context, source, target, largest));
         for (const Bytes bytes : sizes)
             for (const int lanes : {1, 0}) {
-                auto figure = lanes_figure(context, *pair, bytes, lanes, options);
-                if (!figure) return figure.error();
-                if (bytes == largest)
-                    if (auto same = pair->verify(context, options, *figure); !same) return same.error();
-                figures.push_back(std::move(*figure));
+                SIDESTEP_TRY(auto figure, lanes_figure(context, pair, bytes, lanes, options));
+                if (bytes == largest) SIDESTEP_CHECK(pair.verify(context, options, figure));
+                figures.push_back(std::move(figure));
             }
     }
     return figures;

@@ -1,6 +1,7 @@
 // How long one load, one flag and one addition take: by kernels of the benchmark's own, without the library.
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/raw_cuda.hpp"
 
@@ -32,11 +33,10 @@ Result<Figure> chase(int gpu, const Place& owner, Bytes ring, const std::string&
                      const Options& options) {
     Figure figure =
         nanoseconds(fmt::format("gpu:{} reads {}{}", gpu, owner.to_string(), words), Place::gpu(gpu), owner);
-    auto latency =
-        raw::chase_latency(gpu, owner.is_gpu() ? owner.index() : raw::host, options.smoke ? 64_KiB : ring,
-                           options.smoke ? 100 : 50'000, options.samples);
-    if (!latency) return latency.error();
-    figure.measured = std::move(*latency);
+    SIDESTEP_TRY(auto latency, raw::chase_latency(gpu, owner.is_gpu() ? owner.index() : raw::host,
+                                                  options.smoke ? 64_KiB : ring, options.smoke ? 100 : 50'000,
+                                                  options.samples));
+    figure.measured = std::move(latency);
     return figure;
 }
 
@@ -49,19 +49,15 @@ Result<std::vector<Figure>> run_chase(const Context& context, const Options& opt
     for (const int gpu : gpus_of(context, options)) {
         const Place own = Place::gpu(gpu);
         if (options.wants(own, own)) {
-            if (auto added = add(chase(gpu, own, cached_ring, ", cached", options)); !added)
-                return added.error();
-            if (auto added = add(chase(gpu, own, memory_ring, ", memory", options)); !added)
-                return added.error();
+            SIDESTEP_CHECK(add(chase(gpu, own, cached_ring, ", cached", options)));
+            SIDESTEP_CHECK(add(chase(gpu, own, memory_ring, ", memory", options)));
         }
         if (!options.wants(own, Place::host())) continue;
-        if (auto added = add(chase(gpu, Place::host(), cached_ring, "", options)); !added)
-            return added.error();
+        SIDESTEP_CHECK(add(chase(gpu, Place::host(), cached_ring, "", options)));
     }
     for (const auto& [reader, owner] : pairs_of(context, options)) {
         if (!context.topology().peer_access(reader.index(), owner.index()).allowed) continue;
-        if (auto added = add(chase(reader.index(), owner, cached_ring, "", options)); !added)
-            return added.error();
+        SIDESTEP_CHECK(add(chase(reader.index(), owner, cached_ring, "", options)));
     }
     return figures;
 }
@@ -75,9 +71,8 @@ Result<std::vector<Figure>> run_flags(const Context& context, const Options& opt
             continue;
         Figure figure = nanoseconds(fmt::format("{} <-> {}, one way", first.to_string(), second.to_string()),
                                     first, second);
-        auto latency = raw::flag_latency(a, b, options.smoke ? 10 : 5'000, options.samples);
-        if (!latency) return latency.error();
-        figure.measured = std::move(*latency);
+        SIDESTEP_TRY(auto latency, raw::flag_latency(a, b, options.smoke ? 10 : 5'000, options.samples));
+        figure.measured = std::move(latency);
         auto load = chase(a, second, cached_ring, "", options);
         if (!load) return load.error();
         add_yardstick(figure, "pointer chase, one load", std::move(load->measured));
@@ -93,10 +88,9 @@ Result<std::vector<Figure>> run_atomics(const Context& context, const Options& o
         if (!context.topology().peer_access(adder.index(), owner.index()).atomics) continue;
         const std::string ends = fmt::format("{} adds in {}", adder.to_string(), owner.to_string());
         for (const unsigned counters : {1u, 65'536u}) {
-            auto adds =
-                raw::atomic_adds(adder.index(), owner.index(), counters, options.samples, options.smoke);
-            if (!adds) return adds.error();
-            if (!adds->exact)
+            SIDESTEP_TRY(auto adds, raw::atomic_adds(adder.index(), owner.index(), counters, options.samples,
+                                                     options.smoke));
+            if (!adds.exact)
                 return Error{ErrorCode::mismatch,
                              fmt::format("{}: additions of both GPUs at once were lost", ends), "atomics",
                              "do not use native atomics over this path"};
@@ -104,12 +98,12 @@ Result<std::vector<Figure>> run_atomics(const Context& context, const Options& o
                 fmt::format("{}, {} counter{}", ends, counters, counters == 1 ? "" : "s"), adder, owner);
             figure.unit = "M/s";
             figure.more_is_better = true;
-            figure.measured = std::move(adds->rate);
+            figure.measured = std::move(adds.rate);
             figure.verified = true;
             figures.push_back(std::move(figure));
             if (counters != 1) continue;
             Figure one = nanoseconds(fmt::format("{}, fetch and add", ends), adder, owner);
-            one.measured = std::move(adds->latency_ns);
+            one.measured = std::move(adds.latency_ns);
             one.verified = true;
             figures.push_back(std::move(one));
         }

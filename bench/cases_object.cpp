@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/child.hpp"
 #include "bench/leftovers.hpp"
@@ -111,10 +112,9 @@ Result<double> curl_seconds(const std::vector<std::string>& arguments, Bytes byt
 
 Result<Figure> read_figure(const Context& context, const Options& options, const Buffer& object,
                            const Place& to, const std::vector<Yardstick>& curls) {
-    auto target =
-        context.allocate(to, object.size(), to.is_host() ? MemoryKind::pageable : MemoryKind::automatic);
-    if (!target) return target.error();
-    if (auto painted = paint(context, target->buffer(), 2); !painted) return painted.error();
+    SIDESTEP_TRY(auto target, context.allocate(to, object.size(),
+                                               to.is_host() ? MemoryKind::pageable : MemoryKind::automatic));
+    SIDESTEP_CHECK(paint(context, target.buffer(), 2));
     Figure blank;
     blank.what = fmt::format("object -> {}", to.to_string());
     blank.from = "object";
@@ -123,30 +123,28 @@ Result<Figure> read_figure(const Context& context, const Options& options, const
     blank.unit = "GB/s";
     std::string path;
     auto figure = measure_rate(
-        std::move(blank), options, [&] { return timed_copy(context, object, target->buffer(), {}, &path); },
+        std::move(blank), options, [&] { return timed_copy(context, object, target.buffer(), {}, &path); },
         curls);
     if (!figure) return figure;
     figure->path = path;
     if (!options.verify) return figure;
     CopyOptions compared;
     compared.verify = true;
-    if (auto same = timed_copy(context, object, target->buffer(), compared); !same) return same.error();
+    SIDESTEP_CHECK(timed_copy(context, object, target.buffer(), compared));
     figure->verified = true;
     return figure;
 }
 
 Result<std::vector<Figure>> run_object(const Context& context, const Options& options) {
-    const auto place = Place::parse(options.object);
-    if (!place) return place.error();
-    const auto whole = context.size(Buffer::file(place->path()).on(place->node()));
-    if (!whole) return whole.error();
+    SIDESTEP_TRY(const auto place, Place::parse(options.object));
+    SIDESTEP_TRY(const auto whole, context.size(Buffer::file(place.path()).on(place.node())));
     std::vector<Place> ends = {Place::host()};
     if (no_gpu(context).empty())
         for (const int gpu : gpus_of(context, options))
             if (ends.size() < 2) ends.push_back(Place::gpu(gpu));
     std::vector<Figure> figures;
-    for (Bytes bytes : options.sizes_or({*whole})) {
-        bytes = std::min(bytes, *whole);
+    for (Bytes bytes : options.sizes_or({whole})) {
+        bytes = std::min(bytes, whole);
         std::string parts;
         for (Bytes at = 0; at < bytes; at += range_bytes)
             parts +=
@@ -167,11 +165,11 @@ Result<std::vector<Figure>> run_object(const Context& context, const Options& op
             {fmt::format("curl, {} connections", connections), [&] { return curl_seconds(beside, bytes); }},
             {"curl, 1 connection", [&] { return curl_seconds(alone, bytes); }}};
         for (const Place& to : ends) {
-            if (!options.wants(*place, to)) continue;
-            auto figure = read_figure(context, options,
-                                      Buffer::file(place->path(), 0, bytes).on(place->node()), to, curls);
-            if (!figure) return figure.error();
-            figures.push_back(std::move(*figure));
+            if (!options.wants(place, to)) continue;
+            SIDESTEP_TRY(auto figure,
+                         read_figure(context, options, Buffer::file(place.path(), 0, bytes).on(place.node()),
+                                     to, curls));
+            figures.push_back(std::move(figure));
         }
     }
     return figures;

@@ -1,6 +1,7 @@
 // Thousands of small copies with one call, beside the driver's one call each.
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/raw_cuda_batch.hpp"
 
@@ -15,11 +16,10 @@ std::size_t copies_of(const Options& options) {
 Result<void> add_batch(const Context& context, const Place& from, const Place& to, Bytes bytes,
                        const Options& options, std::vector<Figure>& figures) {
     const std::size_t count = copies_of(options);
-    auto ends = PaintedPair::make(context, from, to, bytes * count);
-    if (!ends) return ends.error();
+    SIDESTEP_TRY(auto ends, PaintedPair::make(context, from, to, bytes * count));
     std::vector<BatchItem> items;
     for (std::size_t i = 0; i < count; ++i)
-        items.push_back({ends->from().slice(i * bytes, bytes), ends->to().slice(i * bytes, bytes)});
+        items.push_back({ends.from().slice(i * bytes, bytes), ends.to().slice(i * bytes, bytes)});
     std::string path;
     const auto once = [&]() -> Result<double> {
         std::optional<Result<Receipt>> receipt;
@@ -29,19 +29,19 @@ Result<void> add_batch(const Context& context, const Place& from, const Place& t
         return seconds;
     };
     const std::string words = fmt::format("{} x {}", count, format_bytes(bytes));
-    auto rate = measure_rate(link_figure(context, from, to, bytes * count, words), options, once);
-    if (!rate) return rate.error();
-    rate->path = path;
-    if (auto same = ends->verify(context, options, *rate); !same) return same.error();
+    SIDESTEP_TRY(auto rate,
+                 measure_rate(link_figure(context, from, to, bytes * count, words), options, once));
+    rate.path = path;
+    SIDESTEP_CHECK(ends.verify(context, options, rate));
     if (no_raw_cuda(context).empty()) {
         auto loop =
             raw::loop_rates({raw::number_of(from), raw::number_of(to)}, bytes, count, options.samples);
         if (!loop) return loop.error();
         const bool peers = from.is_gpu() && to.is_gpu();
-        add_yardstick(*rate, peers ? "a loop of cuMemcpyPeerAsync" : "a loop of cuMemcpyAsync",
+        add_yardstick(rate, peers ? "a loop of cuMemcpyPeerAsync" : "a loop of cuMemcpyAsync",
                       std::move(*loop));
     }
-    Figure copies = *rate;
+    Figure copies = rate;
     copies.what += ", copies a second";
     copies.unit = "M/s";
     copies.bytes = 0;
@@ -52,7 +52,7 @@ Result<void> add_batch(const Context& context, const Place& from, const Place& t
     };
     to_copies(copies.measured);
     for (Peer& peer : copies.peers) to_copies(peer.samples);
-    figures.push_back(std::move(*rate));
+    figures.push_back(std::move(rate));
     figures.push_back(std::move(copies));
     return {};
 }
@@ -73,8 +73,7 @@ Result<std::vector<Figure>> run_gpu_small(const Context& context, const Options&
     std::vector<Figure> figures;
     for (const auto& [from, to] : ways)
         for (const Bytes bytes : options.sizes_or({4_KiB}))
-            if (auto added = add_batch(context, from, to, bytes, options, figures); !added)
-                return added.error();
+            SIDESTEP_CHECK(add_batch(context, from, to, bytes, options, figures));
     return figures;
 }
 

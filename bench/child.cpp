@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/leftovers.hpp"
 
 extern char** environ;
@@ -200,9 +201,8 @@ Result<Ended> Child::wait(std::chrono::milliseconds limit, std::size_t max, cons
 
 Result<Ended> run_program(const std::string& program, const std::vector<std::string>& arguments,
                           std::chrono::milliseconds limit) {
-    auto child = Child::start(program, arguments);
-    if (!child) return child.error();
-    return child->wait(limit);
+    SIDESTEP_TRY(auto child, Child::start(program, arguments));
+    return child.wait(limit);
 }
 
 std::string last_line(const std::string& said) {

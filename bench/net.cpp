@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <sidestep/node.hpp>
 
+#include "base/try.hpp"
 #include "bench/text.hpp"
 
 namespace sidestep::bench {
@@ -63,8 +64,7 @@ public:
     }
 
     Result<std::vector<CaseResult>> run() {
-        auto opened = past_here() ? open_nodes() : open_plain();
-        if (!opened) return opened.error();
+        SIDESTEP_CHECK(past_here() ? open_nodes() : open_plain());
         std::optional<Error> failed;
         for (const Place& here : ends(false))
             for (const Place& there : ends(true))
@@ -91,8 +91,7 @@ private:
 
     // Nobody opens plain sockets between them.
     Result<void> open_nodes() const {
-        for (const std::string& node : {plan_.node, plan_.other})
-            if (const auto reached = topology_of(context_, node); !reached) return reached.error();
+        for (const std::string& node : {plan_.node, plan_.other}) SIDESTEP_CHECK(topology_of(context_, node));
         return watch_.say(fmt::format("from {} to {} and back; beside it two copies by this machine\n",
                                       plan_.node, plan_.other));
     }
@@ -171,7 +170,7 @@ private:
         // Host memory of both machines is what plain sockets are most like: their own rows stand there.
         const bool plain_rows = from.is_host() && to.is_host() && !past_here();
         if (plain_rows && plain_.empty())
-            if (auto said = not_measured(plain_name(0, back), 0, plain_missing_); !said) return said;
+            SIDESTEP_CHECK(not_measured(plain_name(0, back), 0, plain_missing_));
         std::string way;
         for (const Bytes bytes : sizes()) {
             auto pair = PaintedPair::make(context_, from, to, bytes);
@@ -181,15 +180,13 @@ private:
                 continue;
             }
             if (!pair) return pair.error();
-            auto figure = measure(*pair, name_of(from, to), bytes, back);
-            if (!figure) return figure.error();
-            figure->from = from.to_string();
-            figure->to = to.to_string();
-            if (auto good = pair->verify(context_, options_, *figure); !good) return good;
-            if (auto said = keep(*figure); !said) return said;
-            way = figure->path;
-            if (plain_rows)
-                if (auto said = plain_figures(*figure, back); !said) return said;
+            SIDESTEP_TRY(auto figure, measure(*pair, name_of(from, to), bytes, back));
+            figure.from = from.to_string();
+            figure.to = to.to_string();
+            SIDESTEP_CHECK(pair->verify(context_, options_, figure));
+            SIDESTEP_CHECK(keep(figure));
+            way = figure.path;
+            if (plain_rows) SIDESTEP_CHECK(plain_figures(figure, back));
         }
         return way.empty() ? Result<void>() : watch_.say(fmt::format("    by {}\n", way));
     }
@@ -223,7 +220,7 @@ private:
             plain.unit = figure.unit;
             plain.more_is_better = figure.more_is_better;
             plain.measured = figure.peers[i].samples;
-            if (auto said = keep(plain); !said) return said;
+            SIDESTEP_CHECK(keep(plain));
         }
         return {};
     }
@@ -248,9 +245,8 @@ private:
             all.push_back(
                 repeated("two copies by this machine", count, [this, &pair, bytes]() -> Result<double> {
                     if (between_.buffer().size() != bytes) {
-                        auto made = context_.allocate(Place::host(), bytes);
-                        if (!made) return made.error();
-                        between_ = std::move(*made);
+                        SIDESTEP_TRY(auto made, context_.allocate(Place::host(), bytes));
+                        between_ = std::move(made);
                     }
                     const auto here = timed_copy(context_, pair.from(), between_.buffer());
                     if (!here) return here;
@@ -296,13 +292,11 @@ private:
         const std::vector<Yardstick> beside = yardsticks(pair, bytes, back, count);
         std::vector<Samples> raw(beside.size());
         for (int round = -1; round < std::max(options_.samples, 1); ++round) {
-            const auto seconds = copy.seconds();
-            if (!seconds) return seconds.error();
-            if (round >= 0) figure.measured.values.push_back(value(*seconds));
+            SIDESTEP_TRY(const auto seconds, copy.seconds());
+            if (round >= 0) figure.measured.values.push_back(value(seconds));
             for (std::size_t i = 0; i < beside.size(); ++i) {
-                const auto plain = beside[i].seconds();
-                if (!plain) return plain.error();
-                if (round >= 0) raw[i].values.push_back(value(*plain));
+                SIDESTEP_TRY(const auto plain, beside[i].seconds());
+                if (round >= 0) raw[i].values.push_back(value(plain));
             }
         }
         for (std::size_t i = 0; i < beside.size(); ++i)
@@ -361,20 +355,18 @@ private:
         Samples whole;
         for (int round = -1; round < std::max(options_.samples, 1); ++round) {
             const auto began = std::chrono::steady_clock::now();
-            const auto done = context_.copy_batch(items).wait();
-            if (!done) return done.error();
+            SIDESTEP_TRY(const auto done, context_.copy_batch(items).wait());
             const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-            const auto one = timed_copy(context_, pair->from(), pair->to());
-            if (!one) return one.error();
+            SIDESTEP_TRY(const auto one, timed_copy(context_, pair->from(), pair->to()));
             if (round < 0) {
-                figure.path = words_of(*done);
+                figure.path = words_of(done);
                 continue;
             }
             figure.measured.values.push_back(amount / std::max(took.count(), 1e-9));
-            whole.values.push_back(amount / std::max(*one, 1e-9));
+            whole.values.push_back(amount / std::max(one, 1e-9));
         }
         if (piece >= tiny) add_yardstick(figure, "one copy", std::move(whole));
-        if (auto good = pair->verify(context_, options_, figure); !good) return good;
+        SIDESTEP_CHECK(pair->verify(context_, options_, figure));
         return keep(figure, batches_);
     }
 
@@ -400,7 +392,7 @@ private:
             figure.bytes = peer.bytes;
             figure.unit = "GB/s";
             figure.measured.values = {peer.gb_per_s};
-            if (auto said = keep(figure); !said) return said;
+            SIDESTEP_CHECK(keep(figure));
         }
         if (missing.empty()) return {};
         std::string line = "other programs were not measured: ";

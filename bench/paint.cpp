@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 
 namespace sidestep::bench {
@@ -47,16 +48,14 @@ private:
 // Calls with the offset and size of each window of `bytes` bytes, until a call fails.
 template <typename Call>
 Result<void> each_window(Bytes bytes, const Call& call) {
-    for (Bytes at = 0; at < bytes; at += window)
-        if (auto done = call(at, std::min(window, bytes - at)); !done) return done;
+    for (Bytes at = 0; at < bytes; at += window) SIDESTEP_CHECK(call(at, std::min(window, bytes - at)));
     return {};
 }
 
 Result<void> copy(const Context& context, const Buffer& from, const Buffer& to) {
     CopyOptions options;
     options.lanes = 1;
-    const auto done = context.copy(from, to, options).wait();
-    if (!done) return done.error();
+    SIDESTEP_CHECK(context.copy(from, to, options).wait());
     return {};
 }
 
@@ -86,8 +85,7 @@ Result<void> check_painted(const Context& context, const Buffer& buffer, unsigne
         const char* wanted = picture.at(at);
         const char* found = static_cast<const char*>(buffer.address()) + at;
         if (!addressed(buffer)) {
-            if (auto read = copy(context, buffer.slice(at, bytes), Buffer::host(seen.data(), bytes)); !read)
-                return read;
+            SIDESTEP_CHECK(copy(context, buffer.slice(at, bytes), Buffer::host(seen.data(), bytes)));
             found = seen.data();
         }
         if (std::memcmp(wanted, found, bytes) == 0) return {};
@@ -103,20 +101,18 @@ Result<void> check_painted(const Context& context, const Buffer& buffer, unsigne
 Result<PaintedPair> PaintedPair::make(const Context& context, const Place& from, const Place& to, Bytes bytes,
                                       MemoryKind from_kind, MemoryKind to_kind) {
     PaintedPair pair;
-    auto source = context.allocate(from, bytes, from_kind);
-    if (!source) return source.error();
-    auto target = context.allocate(to, bytes, to_kind);
-    if (!target) return target.error();
-    pair.from_ = std::move(*source);
-    pair.to_ = std::move(*target);
-    if (auto painted = paint(context, pair.from(), 1); !painted) return painted.error();
-    if (auto painted = paint(context, pair.to(), 2); !painted) return painted.error();
+    SIDESTEP_TRY(auto source, context.allocate(from, bytes, from_kind));
+    SIDESTEP_TRY(auto target, context.allocate(to, bytes, to_kind));
+    pair.from_ = std::move(source);
+    pair.to_ = std::move(target);
+    SIDESTEP_CHECK(paint(context, pair.from(), 1));
+    SIDESTEP_CHECK(paint(context, pair.to(), 2));
     return pair;
 }
 
 Result<void> PaintedPair::verify(const Context& context, const Options& options, Figure& figure) const {
     if (!options.verify) return {};
-    if (auto same = check_painted(context, to(), 1); !same) return same;
+    SIDESTEP_CHECK(check_painted(context, to(), 1));
     figure.verified = true;
     return {};
 }

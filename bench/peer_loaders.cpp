@@ -7,7 +7,6 @@
 #include <array>
 #include <filesystem>
 #include <sstream>
-#include <system_error>
 
 #include <fmt/format.h>
 

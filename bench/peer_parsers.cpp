@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "bench/peers.hpp"
 
 namespace sidestep::bench {
@@ -132,8 +133,7 @@ Result<std::vector<PeerFigure>> parse_nvbandwidth(const std::string& json) {
             const Json status = entry.value("status", Json());
             if (status == "Waived") continue;  // the machine lacks what it needs
             if (status != "Passed") return unreadable(tool, fmt::format("{} did not pass", test.name));
-            if (auto read = read_matrix(test, tool, entry.value("bandwidth_matrix", Json()), figures); !read)
-                return read.error();
+            SIDESTEP_CHECK(read_matrix(test, tool, entry.value("bandwidth_matrix", Json()), figures));
         }
     }
     return figures;

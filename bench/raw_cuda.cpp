@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda_session.hpp"
 
 namespace sidestep::bench::raw {
@@ -77,7 +78,7 @@ Result<Samples> copy_rates(const std::vector<Leg>& legs, Bytes bytes, int sample
     Session session(*driver());
     std::vector<Copy> copies;
     for (const Leg& leg : legs) {
-        if (auto checked = check_ends(*driver(), leg, bytes); !checked) return checked.error();
+        SIDESTEP_CHECK(check_ends(*driver(), leg, bytes));
         copies.push_back(Copy::make(session, leg, bytes));
     }
     const bool alone = copies.size() == 1;
@@ -91,13 +92,13 @@ Result<Samples> copy_rates(const std::vector<Leg>& legs, Bytes bytes, int sample
             static_cast<double>(bytes) * copies_a_sample * static_cast<double>(copies.size());
         if (i >= 0) rates.values.push_back(moved / 1e6 / ms);  // the first is a warm-up
     }
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     return rates;
 }
 
 Result<Cost> copy_cost(int from, int to, Bytes bytes, int copies) {
     if (!driver()) return driver().error();
-    if (auto checked = check_ends(*driver(), {from, to}, bytes); !checked) return checked.error();
+    SIDESTEP_CHECK(check_ends(*driver(), {from, to}, bytes));
     Session session(*driver());
     const Copy copy = Copy::make(session, {from, to}, bytes);
     session.use(copy.gpu);
@@ -110,7 +111,7 @@ Result<Cost> copy_cost(int from, int to, Bytes bytes, int copies) {
         submits.values.push_back(us_between(start, submitted));
         completes.values.push_back(us_between(start, Clock::now()));
     }
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     return Cost{submits.median(), completes.median()};
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda_session.hpp"
 
 namespace sidestep::bench::raw {
@@ -75,14 +76,13 @@ Result<Samples> loop_rates(const Leg& leg, Bytes bytes, std::size_t count, int s
     if (!driver()) return driver().error();
     Session session(*driver());
     const Bytes total = bytes * count;
-    auto loop = make(session, leg, total);
-    if (!loop) return loop.error();
+    SIDESTEP_TRY(auto loop, make(session, leg, total));
     Samples rates;
     for (int round = -1; round < std::max(samples, 1) && session.good(); ++round) {
-        const double taken = seconds(session, *loop, bytes, count);
+        const double taken = seconds(session, loop, bytes, count);
         if (round >= 0) rates.values.push_back(static_cast<double>(total) / std::max(taken, 1e-9) / 1e9);
     }
-    if (auto good = session.failed(); !good) return good.error();
+    SIDESTEP_CHECK(session.failed());
     return rates;
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda_session.hpp"
 
 namespace sidestep::bench::raw {
@@ -171,9 +172,8 @@ struct StagedThreads::State {
                           : worker.load(file, there, room, loop.bytes, next);
     }
     Result<void> failed() const {
-        if (auto good = session.failed(); !good) return good;
-        for (const auto& worker : workers)
-            if (auto good = worker->failed(); !good) return good;
+        SIDESTEP_CHECK(session.failed());
+        for (const auto& worker : workers) SIDESTEP_CHECK(worker->failed());
         return {};
     }
 
@@ -192,7 +192,7 @@ StagedThreads::~StagedThreads() = default;
 Result<StagedThreads> StagedThreads::make(StagedLoop loop) {
     if (!driver()) return driver().error();
     StagedThreads made(std::make_unique<State>(*driver(), std::move(loop)));
-    if (auto good = made.state_->failed(); !good) return good.error();
+    SIDESTEP_CHECK(made.state_->failed());
     return made;
 }
 
@@ -203,13 +203,11 @@ Result<StagedThreads> StagedThreads::best(StagedLoop loop) {
     for (const int threads : {4, 8, 16, 32, 64}) {
         if (threads > std::max(processors, 4)) break;
         loop.threads = threads;
-        auto made = make(loop);
-        if (!made) return made.error();
-        const auto seconds = made->seconds();
-        if (!seconds) return seconds.error();
-        if (best > 0 && *seconds >= best_seconds) continue;
+        SIDESTEP_TRY(auto made, make(loop));
+        SIDESTEP_TRY(const auto seconds, made.seconds());
+        if (best > 0 && seconds >= best_seconds) continue;
         best = threads;
-        best_seconds = *seconds;
+        best_seconds = seconds;
     }
     loop.threads = best;
     return make(std::move(loop));
@@ -243,7 +241,7 @@ Result<double> StagedThreads::seconds() {
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (error != 0) return Error{ErrorCode::io_error, std::generic_category().message(error), loop.path, {}};
-    if (auto good = state_->failed(); !good) return good.error();
+    SIDESTEP_CHECK(state_->failed());
     return seconds;
 }
 

@@ -3,12 +3,11 @@
 #include <dlfcn.h>
 
 #include <chrono>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda_session.hpp"
 
 namespace sidestep::bench::raw {
@@ -54,23 +53,21 @@ Result<Handle> parse(const std::string& text) {
 }  // namespace
 
 Result<std::string> ipc_handle(int gpu, const void* address) {
-    const auto found = ipc_calls();
-    if (!found) return found.error();
+    SIDESTEP_TRY(const auto found, ipc_calls());
     const auto& opened = driver();
     if (!opened) return opened.error();
     Session session(*opened);
     session.use(gpu);
     Handle handle{};
-    session.check(found->get(&handle, reinterpret_cast<Address>(address)), "cuIpcGetMemHandle");
-    if (auto failed = session.failed(); !failed) return failed.error();
+    session.check(found.get(&handle, reinterpret_cast<Address>(address)), "cuIpcGetMemHandle");
+    SIDESTEP_CHECK(session.failed());
     std::string text;
     for (const char byte : handle.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
     return text;
 }
 
 Result<std::vector<double>> open_seconds(int gpu, const std::vector<std::string>& handles) {
-    const auto found = ipc_calls();
-    if (!found) return found.error();
+    SIDESTEP_TRY(const auto found, ipc_calls());
     const auto& opened = driver();
     if (!opened) return opened.error();
     Session session(*opened);
@@ -78,17 +75,16 @@ Result<std::vector<double>> open_seconds(int gpu, const std::vector<std::string>
     std::vector<double> seconds;
     std::vector<Address> addresses;
     for (const std::string& text : handles) {
-        const auto handle = parse(text);
-        if (!handle) return handle.error();
+        SIDESTEP_TRY(const auto handle, parse(text));
         Address address = 0;
         const auto before = std::chrono::steady_clock::now();
-        const Status status = found->open(&address, *handle, lazy_peer_access);
+        const Status status = found.open(&address, handle, lazy_peer_access);
         seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count());
         session.check(status, "cuIpcOpenMemHandle");
         if (status == success) addresses.push_back(address);
     }
-    for (const Address address : addresses) session.check(found->close(address), "cuIpcCloseMemHandle");
-    if (auto failed = session.failed(); !failed) return failed.error();
+    for (const Address address : addresses) session.check(found.close(address), "cuIpcCloseMemHandle");
+    SIDESTEP_CHECK(session.failed());
     return seconds;
 }
 

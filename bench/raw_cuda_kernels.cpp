@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda_session.hpp"
 
 namespace sidestep::bench::raw {
@@ -55,7 +56,7 @@ Result<Samples> chase_latency(int gpu, int owner, Bytes ring, int steps, int sam
     const Stream stream = session.stream(gpu);
     const Function kernel = session.kernel(gpu, "sidestep_bench_chase");
     const Answer answer(session, gpu);
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     const std::vector<Word> addresses = shuffled_ring(nodes, ring);
     session.write(gpu, nodes, addresses.data(), ring, stream);
     Word count = static_cast<Word>(steps);
@@ -68,7 +69,7 @@ Result<Samples> chase_latency(int gpu, int owner, Bytes ring, int steps, int sam
         if (i >= 0)
             latency.values.push_back(static_cast<double>(answer.word(0)) / static_cast<double>(steps));
     }
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     return latency;
 }
 
@@ -136,13 +137,13 @@ Result<Samples> flag_latency(int first, int second, int rounds, int samples) {
     session.reach(second, first);
     Player one(session, first), other(session, second);
     const Answer stop(session, first);
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     Samples latency;
     for (int i = -1; i < samples && session.good(); ++i) {
         const double ns = play(session, one, other, static_cast<Word>(rounds), stop.word(0));
         if (i >= 0) latency.values.push_back(ns);
     }
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     return latency;
 }
 
@@ -213,7 +214,7 @@ Result<Adds> atomic_adds(int gpu, int owner, unsigned counters, int samples, boo
     Adder far(session, gpu, smoke), near(session, owner, smoke);
     Counters memory(session, owner, counters);
     const Event begin = session.event(gpu), end = session.event(gpu);
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     Adds adds;
     memory.clear(session, near);
     for (int i = -1; i < samples && session.good(); ++i) {
@@ -232,7 +233,7 @@ Result<Adds> atomic_adds(int gpu, int owner, unsigned counters, int samples, boo
     session.wait(near.stream);
     adds.exact = memory.sum(session, near) == far.additions() + near.additions();
     adds.latency_ns = chain_latency(session, far, memory, samples, smoke);
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     return adds;
 }
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda_session.hpp"
 
 namespace sidestep::bench::raw {
@@ -68,13 +69,12 @@ struct Timeline::State {
 Result<std::unique_ptr<Timeline>> Timeline::open(int gpu) {
     const auto& opened = driver();
     if (!opened) return opened.error();
-    const auto found = graph_calls();
-    if (!found) return found.error();
-    auto state = std::make_unique<State>(*opened, *found, gpu);
+    SIDESTEP_TRY(const auto found, graph_calls());
+    auto state = std::make_unique<State>(*opened, found, gpu);
     state->stream = state->session.stream(gpu);
     state->begin = state->session.event(gpu);
     state->end = state->session.event(gpu);
-    if (auto failed = state->session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(state->session.failed());
     return std::unique_ptr<Timeline>(new Timeline(std::move(state)));
 }
 
@@ -98,13 +98,13 @@ Result<double> Timeline::us(const std::function<Result<void>()>& before,
                             const std::function<Result<void>()>& work) {
     Session& session = state_->session;
     session.use(state_->gpu);
-    if (auto done = before(); !done) return done.error();
+    SIDESTEP_CHECK(before());
     session.record(state_->begin, state_->stream);
-    if (auto done = work(); !done) return done.error();
+    SIDESTEP_CHECK(work());
     session.record(state_->end, state_->stream);
-    if (auto done = wait(); !done) return done.error();
+    SIDESTEP_CHECK(wait());
     const double ms = session.ms_between(state_->begin, state_->end);
-    if (auto failed = session.failed(); !failed) return failed.error();
+    SIDESTEP_CHECK(session.failed());
     return ms * 1000;
 }
 
@@ -117,7 +117,7 @@ Result<void> Timeline::capture(const std::function<Result<void>()>& work) {
     session.use(state_->gpu);
     state_->drop_graph();
     session.check(state_->calls.begin(state_->stream, thread_local_capture), "cuStreamBeginCapture");
-    if (auto failed = session.failed(); !failed) return failed;
+    SIDESTEP_CHECK(session.failed());
     const Result<void> worked = work();
     Graph graph = nullptr;
     const Status ended = state_->calls.end(state_->stream, &graph);

@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
+
 namespace sidestep::bench::raw {
 namespace {
 
@@ -93,11 +95,10 @@ Result<int> best_file_threads(FileLoop loop, char* memory) {
     double best_seconds = 0;
     for (const int threads : {1, 4, 16}) {
         loop.threads = threads;
-        const auto seconds = file_seconds(loop, memory);
-        if (!seconds) return seconds.error();
-        if (best_seconds > 0 && *seconds >= best_seconds) continue;
+        SIDESTEP_TRY(const auto seconds, file_seconds(loop, memory));
+        if (best_seconds > 0 && seconds >= best_seconds) continue;
         best = threads;
-        best_seconds = *seconds;
+        best_seconds = seconds;
     }
     return best;
 }

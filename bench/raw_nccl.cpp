@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/collective/elements.hpp"
 
 namespace sidestep::bench::raw {
@@ -228,14 +229,13 @@ std::string Nccl::file() const {
 
 Result<std::string> Nccl::unique_id() {
     Id id{};
-    if (auto done = calls_->check(calls_->unique_id(&id), "ncclGetUniqueId"); !done) return done.error();
+    SIDESTEP_CHECK(calls_->check(calls_->unique_id(&id), "ncclGetUniqueId"));
     return std::string(id.bytes, sizeof id.bytes);
 }
 
 Result<void*> Nccl::allocate(std::size_t bytes) {
     void* memory = nullptr;
-    if (auto done = calls_->check(calls_->allocate(&memory, bytes), "ncclMemAlloc"); !done)
-        return done.error();
+    SIDESTEP_CHECK(calls_->check(calls_->allocate(&memory, bytes), "ncclMemAlloc"));
     return memory;
 }
 
@@ -312,12 +312,10 @@ Result<std::unique_ptr<NcclRank>> NcclRank::join(std::shared_ptr<Nccl> library, 
     Config config;
     config.version = static_cast<unsigned>(calls.version);
     if (mode == NcclMode::copy_engines) config.cta_policy = no_multiprocessors;
-    auto done =
-        calls.check(calls.join(&state->communicator, ranks, number, rank, &config), "ncclCommInitRankConfig");
-    if (!done) return done.error();
+    SIDESTEP_CHECK(calls.check(calls.join(&state->communicator, ranks, number, rank, &config),
+                               "ncclCommInitRankConfig"));
     std::unique_ptr<NcclRank> joined(new NcclRank(std::move(state)));
-    for (void* memory : {send, recv})
-        if (auto told = joined->state_->tell(mode, memory, bytes); !told) return told.error();
+    for (void* memory : {send, recv}) SIDESTEP_CHECK(joined->state_->tell(mode, memory, bytes));
     return joined;
 }
 
@@ -330,7 +328,7 @@ Result<int> NcclRank::State::reduction(const NcclCall& call) {
     int made = 0;
     const Nccl::Calls& calls = *library->calls_;
     const int status = calls.scaled(&made, scalar, *number_of(call.type), host_scalar, communicator);
-    if (auto done = calls.check(status, "ncclRedOpCreatePreMulSum", communicator); !done) return done.error();
+    SIDESTEP_CHECK(calls.check(status, "ncclRedOpCreatePreMulSum", communicator));
     scaled.emplace(call.type, made);
     return made;
 }
@@ -387,25 +385,24 @@ Result<void> NcclRank::run(const NcclCall& call) {
     if (!number)
         return Error{ErrorCode::unsupported, "NCCL has no such type", std::string(to_string(call.type)), {}};
     const int type = *number;
-    const auto op = state.reduction(call);
-    if (!op) return op.error();
+    SIDESTEP_TRY(const auto op, state.reduction(call));
     int status = 0;
     const auto of = state.communicator;
     switch (call.operation) {
         case Collective::all_reduce:
-            status = calls.all_reduce(call.send, call.recv, call.count, type, *op, of, call.stream);
+            status = calls.all_reduce(call.send, call.recv, call.count, type, op, of, call.stream);
             break;
         case Collective::broadcast:
             status = calls.broadcast(call.send, call.recv, call.count, type, call.root, of, call.stream);
             break;
         case Collective::reduce:
-            status = calls.reduce(call.send, call.recv, call.count, type, *op, call.root, of, call.stream);
+            status = calls.reduce(call.send, call.recv, call.count, type, op, call.root, of, call.stream);
             break;
         case Collective::all_gather:
             status = calls.all_gather(call.send, call.recv, call.count, type, of, call.stream);
             break;
         case Collective::reduce_scatter:
-            status = calls.reduce_scatter(call.send, call.recv, call.count, type, *op, of, call.stream);
+            status = calls.reduce_scatter(call.send, call.recv, call.count, type, op, of, call.stream);
             break;
         case Collective::all_to_all:
             if (!calls.all_to_all) return state.in_even_pairs(call, type);

@@ -3,12 +3,12 @@
 // A file may come from anywhere, so every member is looked at before it is used, and the first one that is
 // wrong ends the reading with its place: "cases[2].figures[0].unit is not a text".
 #include <cmath>
-#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "bench/report.hpp"
 #include "bench/text_file.hpp"
 
@@ -276,9 +276,8 @@ Result<Report> Report::from_json(const std::string& text, const std::string& whe
 }
 
 Result<Report> Report::load(const std::string& path) {
-    auto text = read_text(path, max_report_bytes);
-    if (!text) return text.error();
-    return from_json(*text, path);
+    SIDESTEP_TRY(auto text, read_text(path, max_report_bytes));
+    return from_json(text, path);
 }
 
 }  // namespace sidestep::bench

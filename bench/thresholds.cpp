@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "bench/run.hpp"
 #include "bench/text_file.hpp"
 
@@ -108,9 +109,8 @@ Result<std::vector<Threshold>> thresholds_from_json(const std::string& text, con
 }
 
 Result<std::vector<Threshold>> load_thresholds(const std::string& path) {
-    auto text = read_text(path, max_threshold_bytes);
-    if (!text) return text.error();
-    return thresholds_from_json(*text, path);
+    SIDESTEP_TRY(auto text, read_text(path, max_threshold_bytes));
+    return thresholds_from_json(text, path);
 }
 
 int judge(Report& report, const std::vector<Threshold>& thresholds) {

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/collective/launch.hpp"
 #include "bench/compare.hpp"
 #include "bench/leftovers.hpp"
@@ -78,15 +79,14 @@ Result<int> gpu_of(const std::string& word, const Topology& topology) {
 // The end of a copy that --from or --to names: the host, or a GPU that is there.
 Result<std::optional<Place>> end_of(const std::string& text, const Context& context) {
     if (text.empty()) return std::optional<Place>();
-    const auto place = Place::parse(text);
-    if (!place) return place.error();
-    const bool known = *place == Place::host() || (place->is_gpu() && context.topology().find(*place));
+    SIDESTEP_TRY(const auto place, Place::parse(text));
+    const bool known = place == Place::host() || (place.is_gpu() && context.topology().find(place));
     if (!known)
         return Error{ErrorCode::not_found,
                      fmt::format("'{}' is not an end of a figure", text),
                      {},
                      "write host, or a GPU of the machine, as in --from host --to gpu:1"};
-    return std::optional<Place>(*place);
+    return std::optional<Place>(place);
 }
 
 Result<bench::Options> options_of(const BenchCommand& command, const Context& context) {
@@ -101,9 +101,8 @@ Result<bench::Options> options_of(const BenchCommand& command, const Context& co
         options.sizes.push_back(*bytes);
     }
     for (const std::string& word : words_of(command.gpus)) {
-        const auto gpu = gpu_of(word, context.topology());
-        if (!gpu) return gpu.error();
-        options.gpus.push_back(*gpu);
+        SIDESTEP_TRY(const auto gpu, gpu_of(word, context.topology()));
+        options.gpus.push_back(gpu);
     }
     const auto from = end_of(command.from, context), to = end_of(command.to, context);
     if (!from) return from.error();
@@ -196,25 +195,22 @@ struct Kept {
 Result<bench::Report> measure(const std::vector<bench::Case>& cases, const BenchCommand& command,
                               const Globals& globals, const std::vector<bench::Threshold>& thresholds,
                               Kept& kept) {
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    const auto options = options_of(command, *context);
-    if (!options) return options.error();
-    bench::Report report = bench::begin_report(*context, typed());
-    if (auto shown = show(command, globals, bench::head_text(report)); !shown) return shown.error();
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    SIDESTEP_TRY(const auto options, options_of(command, context));
+    bench::Report report = bench::begin_report(context, typed());
+    SIDESTEP_CHECK(show(command, globals, bench::head_text(report)));
     // With peers and thresholds a case's lines are complete only after all have run.
     const bool at_once = !command.peers && thresholds.empty();
     for (const bench::Case& test : cases) {
-        report.cases.push_back(bench::run_case(test, *context, *options));
+        report.cases.push_back(bench::run_case(test, context, options));
         kept.put(report);
         const std::string text = at_once ? bench::case_text(report.cases.back()) : "";
-        if (auto shown = show(command, globals, text); !shown) return shown.error();
+        SIDESTEP_CHECK(show(command, globals, text));
     }
-    if (command.peers) bench::run_peers(report, *context, *options);
+    if (command.peers) bench::run_peers(report, context, options);
     bench::judge(report, thresholds);
     for (const bench::CaseResult& result : report.cases)
-        if (auto shown = show(command, globals, at_once ? "" : bench::case_text(result)); !shown)
-            return shown.error();
+        SIDESTEP_CHECK(show(command, globals, at_once ? "" : bench::case_text(result)));
     return report;
 }
 
@@ -235,33 +231,25 @@ Result<std::vector<bench::Threshold>> thresholds_of(const BenchCommand& command)
 }
 
 Result<ExitCode> run_bench(const BenchCommand& command, const Globals& globals) {
-    const auto cases = bench::choose_cases(bench::all_cases(), command.cases);
-    if (!cases) return cases.error();
+    SIDESTEP_TRY(const auto cases, bench::choose_cases(bench::all_cases(), command.cases));
     if (command.list) {
-        const auto listed = list(*cases, globals);
-        if (!listed) return listed.error();
+        SIDESTEP_CHECK(list(cases, globals));
         return ExitCode::done;
     }
-    if (const auto writable = prepare_files(command); !writable) return writable.error();
-    const auto thresholds = thresholds_of(command);
-    if (!thresholds) return thresholds.error();
+    SIDESTEP_CHECK(prepare_files(command));
+    SIDESTEP_TRY(const auto thresholds, thresholds_of(command));
     Kept kept;
     const Interrupt interrupt(globals, [&] { kept.end(command, globals); });
-    const auto report = measure(*cases, command, globals, *thresholds, kept);
-    if (!report) return report.error();
-    const auto written = kept.write(command, globals, *report);
-    if (!written) return written.error();
-    return failed(*report) ? ExitCode::failed : ExitCode::done;
+    SIDESTEP_TRY(const auto report, measure(cases, command, globals, thresholds, kept));
+    SIDESTEP_CHECK(kept.write(command, globals, report));
+    return failed(report) ? ExitCode::failed : ExitCode::done;
 }
 
 Result<ExitCode> run_compare(const BenchCommand& command, const Globals& globals) {
-    const auto before = bench::Report::load(command.before);
-    if (!before) return before.error();
-    const auto after = bench::Report::load(command.after);
-    if (!after) return after.error();
-    const bench::Comparison comparison = bench::compare(*before, *after);
-    const auto printed = print(globals.json ? comparison.to_json() : comparison.to_text(command.all));
-    if (!printed) return printed.error();
+    SIDESTEP_TRY(const auto before, bench::Report::load(command.before));
+    SIDESTEP_TRY(const auto after, bench::Report::load(command.after));
+    const bench::Comparison comparison = bench::compare(before, after);
+    SIDESTEP_CHECK(print(globals.json ? comparison.to_json() : comparison.to_text(command.all)));
     return command.fail_on_regression && comparison.regressed() ? ExitCode::failed : ExitCode::done;
 }
 
@@ -269,19 +257,16 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
     // The processes of ranks have none: they end with this one.
     std::optional<Interrupt> interrupt;
     if (command.collective.job.empty()) interrupt.emplace(globals, bench::remove_leftovers);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
+    SIDESTEP_TRY(const auto context, open_context(globals));
     if (!command.collective.job.empty()) {
-        const auto done = bench::collective::run_job(*context, command.collective.job, print);
+        const auto done = bench::collective::run_job(context, command.collective.job, print);
         if (!done) return done.error();
         return ExitCode::done;
     }
-    if (const auto writable = prepare_files(command); !writable) return writable.error();
-    const auto thresholds = thresholds_of(command);
-    if (!thresholds) return thresholds.error();
-    const auto options = options_of(command, *context);
-    if (!options) return options.error();
-    bench::Report report = bench::begin_report(*context, typed());
+    SIDESTEP_CHECK(prepare_files(command));
+    SIDESTEP_TRY(const auto thresholds, thresholds_of(command));
+    SIDESTEP_TRY(const auto options, options_of(command, context));
+    bench::Report report = bench::begin_report(context, typed());
     bool headed = false;
     const Interrupt::Cancellable cancellable(*interrupt);
     std::optional<Progress> progress;  // until there is a row
@@ -298,51 +283,45 @@ Result<ExitCode> run_collective(const BenchCommand& command, const Globals& glob
                                 },
                                 [&] { return interrupt->requested(); }};
     if (auto measured =
-            measure_collectives(command.collective, machine_of(globals), *context, *options, watch, report);
+            measure_collectives(command.collective, machine_of(globals), context, options, watch, report);
         !measured)
         return measured.error();
     if (interrupt->requested())
         report.notes.emplace_back("interrupted: not all sizes and operations were measured");
-    bench::judge(report, *thresholds);
+    bench::judge(report, thresholds);
     for (const bench::CaseResult& result : report.cases)
-        if (!thresholds->empty() || !result.failed.empty())
-            if (auto shown = show(command, globals, bench::case_text(result)); !shown) return shown.error();
-    if (auto written = write_report(command, globals, report); !written) return written.error();
+        if (!thresholds.empty() || !result.failed.empty())
+            SIDESTEP_CHECK(show(command, globals, bench::case_text(result)));
+    SIDESTEP_CHECK(write_report(command, globals, report));
     if (interrupt->requested()) return ExitCode::interrupted;
     return failed(report) ? ExitCode::failed : ExitCode::done;
 }
 
 Result<ExitCode> run_net(const BenchCommand& command, const Globals& globals) {
-    if (const auto writable = prepare_files(command); !writable) return writable.error();
-    const auto thresholds = thresholds_of(command);
-    if (!thresholds) return thresholds.error();
+    SIDESTEP_CHECK(prepare_files(command));
+    SIDESTEP_TRY(const auto thresholds, thresholds_of(command));
     Kept kept;
     const Interrupt interrupt(globals, [&] { kept.end(command, globals); });
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    const auto options = options_of(command, *context);
-    if (!options) return options.error();
-    bench::Report report = bench::begin_report(*context, typed());
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    SIDESTEP_TRY(const auto options, options_of(command, context));
+    bench::Report report = bench::begin_report(context, typed());
     const auto keep = [&](const bench::Report& so_far) { kept.put(so_far); };
     const auto say = [&](const std::string& text) { return show(command, globals, text); };
-    if (auto done = measure_network(command.net, *context, *options, say, keep, report); !done)
-        return done.error();
-    bench::judge(report, *thresholds);
+    SIDESTEP_CHECK(measure_network(command.net, context, options, say, keep, report));
+    bench::judge(report, thresholds);
     for (const bench::CaseResult& result : report.cases) {
         // The lines are there already; what was missed stands below them.
-        const bool told = thresholds->empty() && result.failed.empty();
-        if (auto printed = say(told ? "" : bench::case_text(result)); !printed) return printed.error();
+        const bool told = thresholds.empty() && result.failed.empty();
+        SIDESTEP_CHECK(say(told ? "" : bench::case_text(result)));
     }
-    if (auto written = kept.write(command, globals, report); !written) return written.error();
+    SIDESTEP_CHECK(kept.write(command, globals, report));
     return failed(report) ? ExitCode::failed : ExitCode::done;
 }
 
 // The page of a report that was saved, perhaps on another machine.
 Result<ExitCode> run_page(const BenchCommand& command) {
-    const auto report = bench::Report::load(command.report);
-    if (!report) return report.error();
-    const auto written = write_file(command.html, bench::to_html(*report));
-    if (!written) return written.error();
+    SIDESTEP_TRY(const auto report, bench::Report::load(command.report));
+    SIDESTEP_CHECK(write_file(command.html, bench::to_html(report)));
     return ExitCode::done;
 }
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/collective/launch.hpp"
 #include "bench/collective/table.hpp"
 #include "globals.hpp"
@@ -60,20 +60,16 @@ Result<Plan> plan_of(const CollectiveCommand& command, const Context& context,
                      const bench::Options& options) {
     Plan plan;
     for (const std::string& words : command.operations) {
-        const auto operations = bench::collective::parse_operations(words);
-        if (!operations) return operations.error();
-        plan.operations.insert(plan.operations.end(), operations->begin(), operations->end());
+        SIDESTEP_TRY(const auto operations, bench::collective::parse_operations(words));
+        plan.operations.insert(plan.operations.end(), operations.begin(), operations.end());
     }
-    const auto types = bench::collective::parse_types(command.types);
-    if (!types) return types.error();
-    const auto reductions = bench::collective::parse_reductions(command.reductions);
-    if (!reductions) return reductions.error();
-    plan.types = *types;
-    plan.reductions = *reductions;
+    SIDESTEP_TRY(const auto types, bench::collective::parse_types(command.types));
+    SIDESTEP_TRY(const auto reductions, bench::collective::parse_reductions(command.reductions));
+    plan.types = types;
+    plan.reductions = reductions;
     const bool emulated = context.topology().emulated();
-    const auto sizes = sizes_of(command, options, emulated);
-    if (!sizes) return sizes.error();
-    plan.sizes = *sizes;
+    SIDESTEP_TRY(const auto sizes, sizes_of(command, options, emulated));
+    plan.sizes = sizes;
     if (command.mode == "graph") plan.modes = {bench::collective::Mode::graph};
     // Emulated GPUs have no graphs.
     if (command.mode == "stream" || emulated) plan.modes = {bench::collective::Mode::stream};
@@ -86,9 +82,8 @@ Result<Plan> plan_of(const CollectiveCommand& command, const Context& context,
     plan.warmup = command.warmup;
     plan.verify = options.verify;
     plan.zero_sm = command.zero_sm;
-    const auto nccl = nccl_of(command, emulated);
-    if (!nccl) return nccl.error();
-    plan.nccl = *nccl;
+    SIDESTEP_TRY(const auto nccl, nccl_of(command, emulated));
+    plan.nccl = nccl;
     return plan;
 }
 
@@ -191,18 +186,16 @@ Result<void> measure_collectives(const CollectiveCommand& command, const std::st
         return Error{ErrorCode::invalid_argument,
                      fmt::format("a group has 2 to 16 GPUs, not {}", gpus.size()), "--gpu",
                      "choose some: --gpu 0,1,2,3"};
-    const auto plan = plan_of(command, context, options);
-    if (!plan) return plan.error();
+    SIDESTEP_TRY(const auto plan, plan_of(command, context, options));
     const int ranks = static_cast<int>(gpus.size());
-    if (plan->root >= ranks)
-        return bad(fmt::format("there is no rank {} of {}", plan->root, ranks), "--root");
-    if (bench::collective::calls_of(*plan, ranks).empty())
+    if (plan.root >= ranks) return bad(fmt::format("there is no rank {} of {}", plan.root, ranks), "--root");
+    if (bench::collective::calls_of(plan, ranks).empty())
         return bad(fmt::format("no size holds an element for each of {} ranks", ranks), "bench collective");
     const std::string how = command.threads ? "one process, a thread a GPU" : "a process a GPU";
-    Plan one = *plan;
-    for (const Collective operation : plan->operations) {
+    Plan one = plan;
+    for (const Collective operation : plan.operations) {
         one.operations = {operation};
-        bench::collective::Table table(ranks, plan->root, how);
+        bench::collective::Table table(ranks, plan.root, how);
         Result<void> shown;
         std::atomic<bool> broken{false};  // the output
         const bench::collective::Watch rows{[&](const std::vector<Line>& lines) {
@@ -210,8 +203,7 @@ Result<void> measure_collectives(const CollectiveCommand& command, const std::st
                                                 broken = !shown;
                                             },
                                             [&] { return broken || watch.stop(); }};
-        if (auto begun = watch.begin(fmt::format("{}: {} ranks start", to_string(operation), ranks)); !begun)
-            return begun;
+        SIDESTEP_CHECK(watch.begin(fmt::format("{}: {} ranks start", to_string(operation), ranks)));
         Result<Found> found = Found{};
         if (!bench::collective::calls_of(one, ranks).empty())
             found = command.threads ? bench::collective::run_in_threads(context, gpus, one, rows)

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/net.hpp"
 #include "bench/text.hpp"
 
@@ -39,7 +40,7 @@ Result<void> measure_network(const NetCommand& command, const Context& context, 
     if (command.node == command.other)
         return Error{ErrorCode::invalid_argument, "these are one node", command.node,
                      "name two, or one to measure copies between it and this machine"};
-    if (auto said = say(bench::head_text(report) + fmt::format("here {}\n", host_name())); !said) return said;
+    SIDESTEP_CHECK(say(bench::head_text(report) + fmt::format("here {}\n", host_name())));
     bench::NetPlan plan;
     plan.node = command.node;
     plan.other = command.other;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "bench/report.hpp"
 #include "interrupt.hpp"
 #include "operand.hpp"
@@ -76,9 +77,8 @@ Result<void> warm_up(const Context& context, Interrupt& interrupt, const CopyOpt
     CopyOptions plain = options;
     plain.verify = false;
     plain.deadline = std::chrono::milliseconds(0);  // that is for what was asked for
-    auto done =
-        copy_once(context, interrupt, from.buffer.slice(0, bytes), to.buffer.slice(0, bytes), plain, false);
-    if (!done) return done.error();
+    SIDESTEP_CHECK(
+        copy_once(context, interrupt, from.buffer.slice(0, bytes), to.buffer.slice(0, bytes), plain, false));
     return {};
 }
 
@@ -87,20 +87,17 @@ Result<std::vector<Receipt>> run_copies(const Context& context, Interrupt& inter
                                         const CopyCommand& command, const End& from, const End& to) {
     const bool bar = !globals.quiet && !globals.json;
     std::vector<Receipt> runs;
-    auto warm = warm_up(context, interrupt, copy_options(globals, command.flags), from, to);
-    if (!warm) return warm.error();
+    SIDESTEP_CHECK(warm_up(context, interrupt, copy_options(globals, command.flags), from, to));
     for (int run = 0; run < command.repeat; ++run) {
         // Fresh pages are touched before the clock runs, and what an earlier run left in the target must
         // not pass for a copy.
         if (to.memory && (run == 0 || globals.verify)) {
-            auto filled = fill_end(context, globals, to.buffer, Pattern::inverse);
-            if (!filled) return filled.error();
+            SIDESTEP_CHECK(fill_end(context, globals, to.buffer, Pattern::inverse));
         }
-        auto receipt =
-            copy_once(context, interrupt, from.buffer, to.buffer, copy_options(globals, command.flags), bar);
-        if (!receipt) return receipt.error();
+        SIDESTEP_TRY(auto receipt, copy_once(context, interrupt, from.buffer, to.buffer,
+                                             copy_options(globals, command.flags), bar));
         if (interrupt.requested()) return interrupted();
-        runs.push_back(std::move(*receipt));
+        runs.push_back(std::move(receipt));
     }
     std::sort(runs.begin(), runs.end(),
               [](const Receipt& a, const Receipt& b) { return a.seconds < b.seconds; });
@@ -136,37 +133,29 @@ std::string text_of(const Receipt& median, const std::vector<Receipt>& runs, boo
 }
 
 Result<void> run_copy(const Globals& globals, const CopyCommand& command) {
-    const auto from = parse_operand(command.from, "SRC");
-    if (!from) return from.error();
-    const auto to = parse_operand(command.to, "DST");
-    if (!to) return to.error();
-    const auto named = copy_size(*from, *to, command.flags);
-    if (!named) return named.error();
+    SIDESTEP_TRY(const auto from, parse_operand(command.from, "SRC"));
+    SIDESTEP_TRY(const auto to, parse_operand(command.to, "DST"));
+    SIDESTEP_TRY(const auto named, copy_size(from, to, command.flags));
 
     Interrupt interrupt(globals);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    note_lenders(*context, globals);
-    const auto bytes = known_size(*context, *from, *named);
-    if (!bytes) return bytes.error();
-    const auto source = open_end(*context, *from, *bytes);
-    if (!source) return source.error();
-    const auto target = open_end(*context, *to, *bytes);
-    if (!target) return target.error();
-    if (auto said = print_route(*context, globals, command, *source, *target, *bytes); !said) return said;
-    if (source->memory) {
-        if (auto filled = fill_end(*context, globals, source->buffer, Pattern::known); !filled) return filled;
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    note_lenders(context, globals);
+    SIDESTEP_TRY(const auto bytes, known_size(context, from, named));
+    SIDESTEP_TRY(const auto source, open_end(context, from, bytes));
+    SIDESTEP_TRY(const auto target, open_end(context, to, bytes));
+    SIDESTEP_CHECK(print_route(context, globals, command, source, target, bytes));
+    if (source.memory) {
+        SIDESTEP_CHECK(fill_end(context, globals, source.buffer, Pattern::known));
     }
-    const auto runs = run_copies(*context, interrupt, globals, command, *source, *target);
-    if (!runs) return runs.error();
+    SIDESTEP_TRY(const auto runs, run_copies(context, interrupt, globals, command, source, target));
 
-    const Receipt median = median_of(*runs);
-    if (globals.json) return print(json_of(median, *runs));
+    const Receipt median = median_of(runs);
+    if (globals.json) return print(json_of(median, runs));
     if (globals.quiet) return {};
     if (!command.explain) {
         for (const std::string& note : median.notes) print_note(note, globals.color);
     }
-    return print(painted_report(text_of(median, *runs, command.explain), globals));
+    return print(painted_report(text_of(median, runs, command.explain), globals));
 }
 
 }  // namespace

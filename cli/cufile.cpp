@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "bench/text.hpp"
 #include "report.hpp"
 #include "shims/cufile/calls.hpp"
@@ -207,15 +208,14 @@ Json json_of(const CufileProcess& process) {
 }
 
 Result<void> run_stats(const CufileCommand& command, const Globals& globals) {
-    const auto found = find(command);
-    if (!found) return found.error();
+    SIDESTEP_TRY(const auto found, find(command));
     if (globals.json) {
         Json list = Json::array();
-        for (const CufileProcess& process : *found) list.push_back(json_of(process));
+        for (const CufileProcess& process : found) list.push_back(json_of(process));
         return print(document({{"version", 1}, {"processes", list}}));
     }
     std::string text;
-    for (const CufileProcess& process : *found) text += text_of(process);
+    for (const CufileProcess& process : found) text += text_of(process);
     return print(text.empty() ? "no process of this user runs over Sidestep's cuFile\n" : text);
 }
 

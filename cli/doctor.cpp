@@ -11,6 +11,7 @@
 #include <sidestep/fleet.hpp>
 #include <sidestep/peer_doctor.hpp>
 
+#include "base/try.hpp"
 #include "doctor_page.hpp"
 #include "interrupt.hpp"
 #include "progress.hpp"
@@ -44,8 +45,7 @@ Result<void> write_pages(const std::string& folder) {
 }
 
 Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals, Interrupt& interrupt) {
-    const auto context = open_context(globals);
-    if (!context) return context.error();
+    SIDESTEP_TRY(const auto context, open_context(globals));
     ProbeOptions options;
     if (command.size) options.bytes = *command.size;
     const Interrupt::Cancellable cancellable(interrupt);
@@ -59,12 +59,11 @@ Result<ProbeReport> probe(const DoctorCommand& command, const Globals& globals, 
         progress.update(fmt::format("{} of {} pairs", done, all));
         return said.ok() && !interrupt.requested();
     };
-    auto report = probe_pairs(*context, options);
+    auto report = probe_pairs(context, options);
     if (!said) return said.error();
     if (report && interrupt.requested()) {
         // What was measured is shown; a part of the pairs is not kept.
-        if (auto printed = globals.json ? Result<void>() : print(report->to_string()); !printed)
-            return printed.error();
+        SIDESTEP_CHECK(globals.json ? Result<void>() : print(report->to_string()));
         return Error{ErrorCode::cancelled, "interrupted: not all pairs were tried", "probe", {}};
     }
     return report;
@@ -87,27 +86,23 @@ ExitCode code_of(Health health) {
 
 // Both ends of the way to a node.
 Result<ExitCode> examine_peer(const DoctorCommand& command, const Globals& globals) {
-    const auto context = open_context(globals);
-    if (!context) return context.error();
+    SIDESTEP_TRY(const auto context, open_context(globals));
     PeerDoctorOptions options;
     if (command.size) options.bytes = *command.size;
     const std::string plan = fmt::format("looking at both ends of the way to {}, with copies of {} each way",
                                          command.peer, format_bytes(options.bytes));
-    if (auto said = print_plan(globals, plan); !said) return said.error();
-    const auto diagnosis = run_peer_doctor(*context, command.peer, options);
-    if (!diagnosis) return diagnosis.error();
-    const auto printed = print(
-        painted_report(globals.json ? diagnosis->to_json() : diagnosis->to_string(command.all), globals));
-    if (!printed) return printed.error();
-    return code_of(diagnosis->health());
+    SIDESTEP_CHECK(print_plan(globals, plan));
+    SIDESTEP_TRY(const auto diagnosis, run_peer_doctor(context, command.peer, options));
+    SIDESTEP_CHECK(print(
+        painted_report(globals.json ? diagnosis.to_json() : diagnosis.to_string(command.all), globals)));
+    return code_of(diagnosis.health());
 }
 
 // The page beside what is printed.
 Result<void> write_page(const DoctorCommand& command, const Globals& globals, const Diagnosis& diagnosis,
                         const std::optional<ProbeReport>& probe) {
-    const auto topology = Topology::open(globals.machine);
-    if (!topology) return topology.error();
-    return write_file(command.page, doctor_page(diagnosis, *topology, probe));
+    SIDESTEP_TRY(const auto topology, Topology::open(globals.machine));
+    return write_file(command.page, doctor_page(diagnosis, topology, probe));
 }
 
 // Machines that should be alike.
@@ -120,15 +115,13 @@ Result<ExitCode> examine_fleet(const std::string& folder, const Globals& globals
         });
     }();
     if (!fleet) return fleet.error();
-    const auto printed = print(globals.json ? fleet->to_json() : fleet->to_string());
-    if (!printed) return printed.error();
+    SIDESTEP_CHECK(print(globals.json ? fleet->to_json() : fleet->to_string()));
     return fleet->odd.empty() ? ExitCode::done : ExitCode::warnings;
 }
 
 Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& globals) {
     if (!command.pages.empty()) {
-        const auto written = write_pages(command.pages);
-        if (!written) return written.error();
+        SIDESTEP_CHECK(write_pages(command.pages));
         return ExitCode::done;
     }
     if (command.size && *command.size == 0)
@@ -143,8 +136,7 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
                      "--size is of the copies of --probe and --peer",
                      {},
                      "add one of them"};
-    for (const std::string& path : {command.save, command.page})
-        if (auto writable = can_be_written(path); !writable) return writable.error();
+    for (const std::string& path : {command.save, command.page}) SIDESTEP_CHECK(can_be_written(path));
     DoctorOptions options;
     options.machine = globals.machine;
     options.checks = command.checks;
@@ -152,24 +144,21 @@ Result<ExitCode> run_doctor_verb(const DoctorCommand& command, const Globals& gl
     Result<void> saved, drawn;  // a failure is told last: nothing that was found is lost
     if (command.probe) {
         // Checks and machines that are not there are refused before copies that take long.
-        if (const auto tried = run_doctor(options); !tried) return tried.error();
-        auto report = probe(command, globals, interrupt);
-        if (!report) return report.error();
-        if (!command.save.empty()) saved = write_file(command.save, report->to_json());
-        options.probe = std::move(*report);
+        SIDESTEP_CHECK(run_doctor(options));
+        SIDESTEP_TRY(auto report, probe(command, globals, interrupt));
+        if (!command.save.empty()) saved = write_file(command.save, report.to_json());
+        options.probe = std::move(report);
     }
-    const auto diagnosis = run_doctor(options);
-    if (!diagnosis) return diagnosis.error();
-    if (!command.page.empty()) drawn = write_page(command, globals, *diagnosis, options.probe);
+    SIDESTEP_TRY(const auto diagnosis, run_doctor(options));
+    if (!command.page.empty()) drawn = write_page(command, globals, diagnosis, options.probe);
     // With a single check the user wants every detail of it.
     const bool everything = command.all || !command.checks.empty();
-    std::string text = globals.json ? diagnosis->to_json() : diagnosis->to_string(everything);
+    std::string text = globals.json ? diagnosis.to_json() : diagnosis.to_string(everything);
     if (options.probe && !globals.json) text += "\n" + options.probe->to_string();
-    const auto printed = print(painted_report(text, globals));
-    if (!printed) return printed.error();
+    SIDESTEP_CHECK(print(painted_report(text, globals)));
     if (!saved) return saved.error();
     if (!drawn) return drawn.error();
-    return code_of(diagnosis->health());
+    return code_of(diagnosis.health());
 }
 
 }  // namespace

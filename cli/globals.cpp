@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
-#include <memory>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -56,9 +55,9 @@ void stands_alone(CLI::App& app, const char* one, std::initializer_list<const ch
     for (const char* other : others) app.get_option(one)->excludes(app.get_option(other));
 }
 
-CLI::Option* add_duration(CLI::App& app, const char* name,
-                          std::function<void(std::chrono::milliseconds)> store, const char* text) {
-    return add_parsed<std::chrono::milliseconds>(app, name, parse_duration, std::move(store), text)
+void add_duration(CLI::App& app, const char* name, std::function<void(std::chrono::milliseconds)> store,
+                  const char* text) {
+    add_parsed<std::chrono::milliseconds>(app, name, parse_duration, std::move(store), text)
         ->type_name("TIME");
 }
 

@@ -70,8 +70,8 @@ constexpr Bytes default_size = Bytes{256} << 20;
 // An option of a number of bytes, "4KiB"; `store` is called with what was read.
 CLI::Option* add_bytes(CLI::App& app, const char* name, std::function<void(Bytes)> store, const char* text);
 // An option of a time, "30s".
-CLI::Option* add_duration(CLI::App& app, const char* name,
-                          std::function<void(std::chrono::milliseconds)> store, const char* text);
+void add_duration(CLI::App& app, const char* name, std::function<void(std::chrono::milliseconds)> store,
+                  const char* text);
 // With `one` the verb would not follow `others`: they are refused beside it.
 void stands_alone(CLI::App& app, const char* one, std::initializer_list<const char*> others);
 void add_globals(CLI::App& app, Globals& globals);

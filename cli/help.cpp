@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/nearest_name.hpp"
+#include "base/try.hpp"
 #include "manual.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -22,7 +23,7 @@ Result<void> write_man_pages(const CLI::App& program, const std::string& folder)
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     for (const auto& [name, text] : man_pages(program, version()))
-        if (auto written = write_file(fmt::format("{}/{}", folder, name), text); !written) return written;
+        SIDESTEP_CHECK(write_file(fmt::format("{}/{}", folder, name), text));
     return {};
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sidestep/checkpoint.hpp>
 
+#include "base/try.hpp"
 #include "interrupt.hpp"
 #include "operand.hpp"
 #include "progress.hpp"
@@ -91,29 +92,25 @@ Result<Checkpoint> open_checkpoint(const InspectCommand& command, const Globals&
         return place && place->is_file() && !place->node().empty();
     });
     if (!far) return Checkpoint::open(checkpoint_paths(command.paths), options);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    return Checkpoint::open(*context, checkpoint_paths(command.paths), options);
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    return Checkpoint::open(context, checkpoint_paths(command.paths), options);
 }
 
 Result<void> run_inspect(const InspectCommand& command, const Globals& globals) {
-    if (const auto use = check_use(command); !use) return use;
+    SIDESTEP_CHECK(check_use(command));
     Interrupt interrupt(globals);
-    auto checkpoint = open_checkpoint(command, globals);
-    if (!checkpoint) return checkpoint.error();
+    SIDESTEP_TRY(auto checkpoint, open_checkpoint(command, globals));
     if (!command.manifest.empty() || !command.verify_manifest.empty()) {
-        const auto run = run_manifest(command, globals, *checkpoint, interrupt);
-        if (!run) return run.error();
+        SIDESTEP_TRY(const auto run, run_manifest(command, globals, checkpoint, interrupt));
         if (!globals.quiet)
-            for (const std::string& note : checkpoint->notes()) print_note(note, globals.color);
-        return print_manifest(command, globals, *checkpoint, *run);
+            for (const std::string& note : checkpoint.notes()) print_note(note, globals.color);
+        return print_manifest(command, globals, checkpoint, run);
     }
     if (!command.only.empty()) {
-        auto picked = checkpoint->only(command.only);
-        if (!picked) return picked.error();
-        *checkpoint = std::move(*picked);
+        SIDESTEP_TRY(auto picked, checkpoint.only(command.only));
+        checkpoint = std::move(picked);
     }
-    return print(globals.json ? checkpoint->to_json() : checkpoint->to_text());
+    return print(globals.json ? checkpoint.to_json() : checkpoint.to_text());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <mutex>
 #include <thread>
 #include <utility>

@@ -1,7 +1,6 @@
 // Ctrl-C.
 #pragma once
 
-#include <csignal>
 #include <functional>
 #include <memory>
 

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "interrupt.hpp"
 #include "operand.hpp"
 #include "progress.hpp"
@@ -60,13 +60,11 @@ Result<std::vector<Place>> parse_places(const std::string& text, const Topology&
 Result<LoadOptions> load_options(const Globals& globals, const LoadCommand& command,
                                  const Topology& topology) {
     LoadOptions options;
-    auto places = parse_places(command.to, topology);
-    if (!places) return places.error();
-    options.to = std::move(*places);
+    SIDESTEP_TRY(auto places, parse_places(command.to, topology));
+    options.to = std::move(places);
     if (!command.shard.empty()) {
-        auto rules = read_shard_rules(command.shard);
-        if (!rules) return rules.error();
-        options.rules = std::move(*rules);
+        SIDESTEP_TRY(auto rules, read_shard_rules(command.shard));
+        options.rules = std::move(rules);
         options.layout = Layout::by_axis;
     }
     if (command.layout == "replicate") options.layout = Layout::replicate;
@@ -133,28 +131,25 @@ std::string json_of(const LoadCommand& command, const Checkpoint& checkpoint, co
 
 Result<void> run_load(const Globals& globals, const LoadCommand& command) {
     Interrupt interrupt(globals);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    note_lenders(*context, globals);
-    auto options = load_options(globals, command, context->topology());
-    if (!options) return options.error();
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    note_lenders(context, globals);
+    SIDESTEP_TRY(auto options, load_options(globals, command, context.topology()));
     const auto begin = std::chrono::steady_clock::now();
-    const auto checkpoint = open_checkpoint(*context, command);
-    if (!checkpoint) return checkpoint.error();
+    SIDESTEP_TRY(const auto checkpoint, open_checkpoint(context, command));
     const auto gone = std::chrono::steady_clock::now() - begin;
-    if (options->deadline.count() > 0)
-        options->deadline =
-            std::max(options->deadline - std::chrono::duration_cast<std::chrono::milliseconds>(gone),
+    if (options.deadline.count() > 0)
+        options.deadline =
+            std::max(options.deadline - std::chrono::duration_cast<std::chrono::milliseconds>(gone),
                      std::chrono::milliseconds(1));
     const std::string plan =
-        fmt::format("loading {} to {}: {}", in_words(command.paths), command.to, checkpoint->summary());
+        fmt::format("loading {} to {}: {}", in_words(command.paths), command.to, checkpoint.summary());
     const auto loaded = watch(
-        interrupt, !globals.quiet && !globals.json, [&] { return context->load(*checkpoint, *options); },
-        options->verify ? "verifying" : "finishing",
-        [&] { return print_plan(globals, plan, checkpoint->bytes()); });
+        interrupt, !globals.quiet && !globals.json, [&] { return context.load(checkpoint, options); },
+        options.verify ? "verifying" : "finishing",
+        [&] { return print_plan(globals, plan, checkpoint.bytes()); });
     if (!loaded) return loaded.error();
     if (interrupt.requested()) return Error{ErrorCode::cancelled, "interrupted", {}, {}};
-    if (globals.json) return print(json_of(command, *checkpoint, *loaded));
+    if (globals.json) return print(json_of(command, checkpoint, *loaded));
     if (globals.quiet) return {};
     return print(loaded->report());
 }

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "base/nearest_name.hpp"
+#include "base/try.hpp"
 #include "manual.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -69,8 +70,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 Result<ExitCode> printed(const std::string& text) {
-    const auto result = print(text);
-    if (!result) return result.error();
+    SIDESTEP_CHECK(print(text));
     return ExitCode::done;
 }
 

@@ -1,7 +1,6 @@
 #include "manual.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <sstream>
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/nearest_name.hpp"
+#include "base/try.hpp"
 
 namespace sidestep::cli {
 namespace {
@@ -143,11 +144,10 @@ Result<End> open_end(const Context& context, const Operand& operand, Bytes bytes
         return End{Buffer::shared(operand.place.path(), offset, size).on(node), {}};
     }
     // An empty file still needs an address to go to.
-    auto memory = context.allocate(operand.place, std::max<Bytes>(bytes, 1));
-    if (!memory) return memory.error();
+    SIDESTEP_TRY(auto memory, context.allocate(operand.place, std::max<Bytes>(bytes, 1)));
     End end;
-    end.buffer = memory->buffer().slice(0, bytes);
-    end.memory = std::move(*memory);
+    end.buffer = memory.buffer().slice(0, bytes);
+    end.memory = std::move(memory);
     return end;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/try.hpp"
+
 namespace sidestep::cli {
 namespace {
 
@@ -40,14 +42,12 @@ Result<void> fill(const Context& context, const Buffer& memory, Pattern pattern,
         }
         return {};
     }
-    auto staging = context.allocate(Place::host(), std::min(window, memory.size()));
-    if (!staging) return staging.error();
-    for (Bytes from = 0; from < memory.size(); from += staging->size()) {
+    SIDESTEP_TRY(auto staging, context.allocate(Place::host(), std::min(window, memory.size())));
+    for (Bytes from = 0; from < memory.size(); from += staging.size()) {
         if (filled) filled(from, memory.size());
-        const Bytes bytes = std::min(staging->size(), memory.size() - from);
-        write_pattern(staging->address(), from, bytes, pattern);
-        auto copied = context.copy(staging->buffer().slice(0, bytes), memory.slice(from, bytes)).wait();
-        if (!copied) return copied.error();
+        const Bytes bytes = std::min(staging.size(), memory.size() - from);
+        write_pattern(staging.address(), from, bytes, pattern);
+        SIDESTEP_CHECK(context.copy(staging.buffer().slice(0, bytes), memory.slice(from, bytes)).wait());
     }
     return {};
 }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "operand.hpp"
 
 namespace sidestep::cli {
@@ -66,14 +67,12 @@ Result<PlacedTensor> read_tensor(const std::string& source) {
     for (std::size_t comma; (comma = tensor.place.rfind(',')) != std::string::npos;) {
         const std::string option = tensor.place.substr(comma + 1);
         if (!typed && option.starts_with("dtype=")) {
-            const auto dtype = read_dtype(std::string_view(option).substr(6), source);
-            if (!dtype) return dtype.error();
-            tensor.dtype = *dtype;
+            SIDESTEP_TRY(const auto dtype, read_dtype(std::string_view(option).substr(6), source));
+            tensor.dtype = dtype;
             typed = true;
         } else if (!tensor.shape && option.starts_with("shape=")) {
-            auto shape = read_shape(std::string_view(option).substr(6), source);
-            if (!shape) return shape.error();
-            tensor.shape = std::move(*shape);
+            SIDESTEP_TRY(auto shape, read_shape(std::string_view(option).substr(6), source));
+            tensor.shape = std::move(shape);
         } else {
             break;
         }
@@ -93,28 +92,25 @@ Result<Buffer> buffer_of(const Context& context, const Operand& operand, const s
             .on(place.node());
     };
     if (operand.range) return range(operand.range->offset, operand.range->size);
-    const auto size = context.size(place.is_file() ? Buffer::file(place.path()).on(place.node())
-                                                   : Buffer::shared(place.path()).on(place.node()));
-    if (!size) return size.error();
-    return range(0, *size);
+    SIDESTEP_TRY(const auto size,
+                 context.size(place.is_file() ? Buffer::file(place.path()).on(place.node())
+                                              : Buffer::shared(place.path()).on(place.node())));
+    return range(0, size);
 }
 
 Result<TensorToSave> placed_tensor(const Context& context, const std::string& source) {
-    auto tensor = read_tensor(source);
-    if (!tensor) return tensor.error();
-    const auto operand = parse_operand(tensor->place, source.c_str());
-    if (!operand) return operand.error();
-    const auto data = buffer_of(context, *operand, source);
-    if (!data) return data.error();
-    const auto bits = static_cast<Bytes>(bits_of(tensor->dtype));
-    if (!tensor->shape) {
-        if (data->size() % std::max<Bytes>(bits / 8, 1) != 0)
+    SIDESTEP_TRY(auto tensor, read_tensor(source));
+    SIDESTEP_TRY(const auto operand, parse_operand(tensor.place, source.c_str()));
+    SIDESTEP_TRY(const auto data, buffer_of(context, operand, source));
+    const auto bits = static_cast<Bytes>(bits_of(tensor.dtype));
+    if (!tensor.shape) {
+        if (data.size() % std::max<Bytes>(bits / 8, 1) != 0)
             return wrong(
-                fmt::format("{} bytes are no whole number of {}", data->size(), to_string(tensor->dtype)),
+                fmt::format("{} bytes are no whole number of {}", data.size(), to_string(tensor.dtype)),
                 source);
-        tensor->shape = {data->size() * 8 / bits};
+        tensor.shape = {data.size() * 8 / bits};
     }
-    return TensorToSave{std::move(tensor->name), tensor->dtype, std::move(*tensor->shape), *data};
+    return TensorToSave{std::move(tensor.name), tensor.dtype, std::move(*tensor.shape), data};
 }
 
 }  // namespace
@@ -132,9 +128,8 @@ Result<std::vector<TensorToSave>> placed_tensors(const Context& context,
     for (const std::string& source : sources) {
         if (!is_placed_tensor(source))
             return wrong("a checkpoint is saved alone, and a tensor in a place needs a name", source);
-        auto tensor = placed_tensor(context, source);
-        if (!tensor) return tensor.error();
-        tensors.push_back(std::move(*tensor));
+        SIDESTEP_TRY(auto tensor, placed_tensor(context, source));
+        tensors.push_back(std::move(tensor));
     }
     return tensors;
 }

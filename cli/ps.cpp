@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "bench/text.hpp"
 #include "interrupt.hpp"
 #include "report.hpp"
@@ -74,19 +75,18 @@ std::string text_of(const std::vector<RunningGroup>& groups) {
 }
 
 Result<void> show(const Globals& globals, bool again) {
-    const auto groups = running_groups();
-    if (!groups) return groups.error();
-    if (globals.json) return print(json_of(*groups));
+    SIDESTEP_TRY(const auto groups, running_groups());
+    if (globals.json) return print(json_of(groups));
     // A terminal shows the newest list at its top, anything else one list after the other.
     const bool screen = again && ::isatty(STDOUT_FILENO) != 0;
-    return print((screen ? "\x1b[H\x1b[J" : "") + text_of(*groups));
+    return print((screen ? "\x1b[H\x1b[J" : "") + text_of(groups));
 }
 
 Result<void> run_ps(const PsCommand& command, const Globals& globals) {
     if (command.pause.count() == 0) return show(globals, false);
     Interrupt interrupt(globals);
     for (;;) {
-        if (auto shown = show(globals, true); !shown) return shown;
+        SIDESTEP_CHECK(show(globals, true));
         std::this_thread::sleep_for(command.pause);
     }
 }

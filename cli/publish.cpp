@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/raw_cuda_ipc.hpp"
 #include "interrupt.hpp"
 #include "operand.hpp"
@@ -38,24 +39,21 @@ Result<std::vector<Published>> publish_all(const Context& context, const Place& 
                                            const PublishCommand& command, const Globals& globals) {
     std::vector<Published> all;
     for (int i = 0; i < command.count; ++i) {
-        auto memory = context.allocate(place, command.size,
-                                       place.is_host() ? MemoryKind::pageable : MemoryKind::automatic);
-        if (!memory) return memory.error();
+        SIDESTEP_TRY(auto memory,
+                     context.allocate(place, command.size,
+                                      place.is_host() ? MemoryKind::pageable : MemoryKind::automatic));
         // What is refused at once has only its error.
         const std::string plan =
             fmt::format("filling {} at {}", format_bytes(command.size), place.to_string());
-        if (auto said = i == 0 ? print_plan(globals, plan, command.size) : Result<void>(); !said)
-            return said.error();
+        SIDESTEP_CHECK(i == 0 ? print_plan(globals, plan, command.size) : Result<void>());
         Progress progress(!globals.quiet && !globals.json);
         const auto draw = [&](Bytes done, Bytes total) {
             progress.update(fmt::format("filling {} of {}", format_bytes(done), format_bytes(total)));
         };
-        if (auto filled = fill(context, memory->buffer(), Pattern::known, draw); !filled)
-            return filled.error();
+        SIDESTEP_CHECK(fill(context, memory.buffer(), Pattern::known, draw));
         const std::string name = command.count == 1 ? command.name : fmt::format("{}-{}", command.name, i);
-        auto publication = context.publish(name, *memory, command.options);
-        if (!publication) return publication.error();
-        all.push_back({std::move(*memory), std::move(*publication)});
+        SIDESTEP_TRY(auto publication, context.publish(name, memory, command.options));
+        all.push_back({std::move(memory), std::move(publication)});
     }
     return all;
 }
@@ -64,35 +62,29 @@ Result<std::vector<Allocation>> print_handles(const Context& context, const Plac
                                               const PublishCommand& command) {
     std::vector<Allocation> all;
     for (int i = 0; command.bare_handles && i < command.count; ++i) {
-        auto memory = context.allocate(place, command.size);
-        if (!memory) return memory.error();
-        const auto handle = bench::raw::ipc_handle(place.index(), memory->address());
-        if (!handle) return handle.error();
-        if (auto printed = print(*handle + "\n"); !printed) return printed.error();
-        all.push_back(std::move(*memory));
+        SIDESTEP_TRY(auto memory, context.allocate(place, command.size));
+        SIDESTEP_TRY(const auto handle, bench::raw::ipc_handle(place.index(), memory.address()));
+        SIDESTEP_CHECK(print(handle + "\n"));
+        all.push_back(std::move(memory));
     }
     return all;
 }
 
 Result<void> run_publish(const Globals& globals, const PublishCommand& command) {
-    const auto operand = parse_operand(command.place, "PLACE");
-    if (!operand) return operand.error();
-    if (const auto name = Place::parse("shared:" + command.name); !name) return name.error();
+    SIDESTEP_TRY(const auto operand, parse_operand(command.place, "PLACE"));
+    SIDESTEP_CHECK(Place::parse("shared:" + command.name));
     Interrupt interrupt(globals);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
+    SIDESTEP_TRY(const auto context, open_context(globals));
     const Interrupt::Cancellable withdrawn_first(interrupt);
-    const auto published = publish_all(*context, operand->place, command, globals);
+    const auto published = publish_all(context, operand.place, command, globals);
     if (!published) return published.error();
-    const auto bare = print_handles(*context, operand->place, command);
-    if (!bare) return bare.error();
+    SIDESTEP_TRY(const auto bare, print_handles(context, operand.place, command));
     const std::string text =
         globals.json ? fmt::format("{{\"name\": \"{}\", \"place\": \"{}\", \"bytes\": {}}}\n", command.name,
-                                   operand->place.to_string(), command.size)
+                                   operand.place.to_string(), command.size)
                      : fmt::format("published {} of {} as shared:{}; Ctrl-C withdraws it\n",
-                                   format_bytes(command.size), operand->place.to_string(), command.name);
-    if (!globals.quiet || globals.json)
-        if (auto printed = print(text); !printed) return printed;
+                                   format_bytes(command.size), operand.place.to_string(), command.name);
+    if (!globals.quiet || globals.json) SIDESTEP_CHECK(print(text));
     while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return {};
 }

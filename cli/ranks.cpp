@@ -21,6 +21,8 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
+
 namespace sidestep::cli {
 namespace {
 
@@ -332,8 +334,7 @@ Result<Ranks> Ranks::start(const std::vector<std::string>& program,
     // Where nobody reads the output any more the ranks go on.
     ranks.state_->pipe_signal_before = ::signal(SIGPIPE, SIG_IGN);
     for (const auto& environment : environments)
-        if (auto started = ranks.state_->start_one(program, environment, prefixed); !started)
-            return started.error();
+        SIDESTEP_CHECK(ranks.state_->start_one(program, environment, prefixed));
     return ranks;
 }
 

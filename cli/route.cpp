@@ -1,6 +1,7 @@
 // sidestep route SRC DST: the planner's answer; moves nothing.
 #include <memory>
 
+#include "base/try.hpp"
 #include "interrupt.hpp"
 #include "operand.hpp"
 #include "report.hpp"
@@ -16,24 +17,20 @@ struct RouteCommand {
 };
 
 Result<void> run_route(const Globals& globals, const RouteCommand& command) {
-    const auto from = parse_operand(command.from, "SRC");
-    if (!from) return from.error();
-    const auto to = parse_operand(command.to, "DST");
-    if (!to) return to.error();
+    SIDESTEP_TRY(const auto from, parse_operand(command.from, "SRC"));
+    SIDESTEP_TRY(const auto to, parse_operand(command.to, "DST"));
     // With --size the source file need not be there: the question may be about another machine.
-    const auto bytes =
-        command.flags.size ? Result<Bytes>(*command.flags.size) : copy_size(*from, *to, command.flags);
-    if (!bytes) return bytes.error();
-    if (*bytes == Buffer::whole)
-        return Error{ErrorCode::invalid_argument, "a route is priced for a size", from->place.to_string(),
+    SIDESTEP_TRY(const auto bytes, command.flags.size ? Result<Bytes>(*command.flags.size)
+                                                      : copy_size(from, to, command.flags));
+    if (bytes == Buffer::whole)
+        return Error{ErrorCode::invalid_argument, "a route is priced for a size", from.place.to_string(),
                      "give --size"};
 
     const Interrupt interrupt(globals);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    const auto route = context->route(from->place, to->place, *bytes, copy_options(globals, command.flags));
-    if (!route) return route.error();
-    return print(globals.json ? route->to_json() + "\n" : painted_report(route->to_string(), globals));
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    SIDESTEP_TRY(const auto route,
+                 context.route(from.place, to.place, bytes, copy_options(globals, command.flags)));
+    return print(globals.json ? route.to_json() + "\n" : painted_report(route.to_string(), globals));
 }
 
 }  // namespace

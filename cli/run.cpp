@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/try.hpp"
 #include "ranks.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -142,9 +143,8 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
     if (!all && (wrong != std::errc{} || end != text.data() + text.size() || count < 1 || count > max_ranks))
         return Error{ErrorCode::invalid_argument, fmt::format("'{}' is not a number of ranks", text), "-n",
                      fmt::format("write it as -n 4 (1 to {}), or -n gpus for one a GPU", max_ranks)};
-    const auto topology = Topology::open(machine_of(globals));
-    if (!topology) return topology.error();
-    const int gpus = topology->gpu_count();
+    SIDESTEP_TRY(const auto topology, Topology::open(machine_of(globals)));
+    const int gpus = topology.gpu_count();
     if (all && gpus > 0) return gpus;
     const char* const no_gpu =
         "sidestep doctor says why it has none; --machine dgx-h100 is a machine with eight emulated ones";
@@ -159,7 +159,7 @@ Result<int> count_of(const RunCommand& command, const Globals& globals) {
 // What every process of the job gets.
 Result<Variables> shared_variables(const RunCommand& command, const Globals& globals) {
     Variables variables = own_variables();
-    if (auto set = set_drop_ins(command, globals, variables); !set) return set.error();
+    SIDESTEP_CHECK(set_drop_ins(command, globals, variables));
     if (!globals.machine.empty()) variables["SIDESTEP_MACHINE"] = globals.machine;
     if (command.timeout)
         variables["SIDESTEP_GROUP_TIMEOUT"] =
@@ -169,9 +169,8 @@ Result<Variables> shared_variables(const RunCommand& command, const Globals& glo
 
 // Those by which a program finds its rank: the library's own, and torchrun's, which PyTorch reads.
 Result<std::vector<std::vector<std::string>>> rank_environments(Variables variables, int count) {
-    const auto id = GroupId::create();
-    if (!id) return id.error();
-    variables["SIDESTEP_GROUP_ID"] = id->to_string();
+    SIDESTEP_TRY(const auto id, GroupId::create());
+    variables["SIDESTEP_GROUP_ID"] = id.to_string();
     variables["SIDESTEP_RANKS"] = variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] =
         fmt::format("{}", count);
     if (variables["MASTER_ADDR"].empty() || variables["MASTER_PORT"].empty()) {
@@ -197,20 +196,15 @@ Result<ExitCode> run_program(const RunCommand& command, const Globals& globals) 
     // The ranks would say so, after they have started.
     if (command.timeout && *command.timeout > longest_limit)
         return refused_option("timeout", fmt::format("{} ms", command.timeout->count()));
-    const auto count = count_of(command, globals);
-    if (!count) return count.error();
+    SIDESTEP_TRY(const auto count, count_of(command, globals));
     // The program would stumble over it at its first call, or never say so.
-    if (!globals.machine.empty())
-        if (const auto machine = Topology::open(globals.machine); !machine) return machine.error();
-    const auto variables = shared_variables(command, globals);
-    if (!variables) return variables.error();
-    if (*count == 0) return become(globals.program, lines_of(*variables));
-    const auto environments = rank_environments(*variables, *count);
-    if (!environments) return environments.error();
-    if (*count == 1) return become(globals.program, environments->front());
-    auto ranks = Ranks::start(globals.program, *environments, !command.plain);
-    if (!ranks) return ranks.error();
-    const JobEnd end = ranks->run(grace);
+    if (!globals.machine.empty()) SIDESTEP_CHECK(Topology::open(globals.machine));
+    SIDESTEP_TRY(const auto variables, shared_variables(command, globals));
+    if (count == 0) return become(globals.program, lines_of(variables));
+    SIDESTEP_TRY(const auto environments, rank_environments(variables, count));
+    if (count == 1) return become(globals.program, environments.front());
+    SIDESTEP_TRY(auto ranks, Ranks::start(globals.program, environments, !command.plain));
+    const JobEnd end = ranks.run(grace);
     if (!end.said.empty()) fmt::print(stderr, "sidestep: {}\n", end.said);
     return static_cast<ExitCode>(end.code);
 }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "interrupt.hpp"
 #include "operand.hpp"
 #include "placed_tensors.hpp"
@@ -149,7 +150,7 @@ SaveOptions save_options(const Globals& globals, const SaveCommand& command,
 Result<void> check_files(const Checkpoint& checkpoint) {
     for (std::size_t file = 0; file < checkpoint.files().size(); ++file) {
         if (!checkpoint.files()[file].node.empty()) continue;
-        if (auto same = checkpoint.check_file(file); !same) return same;
+        SIDESTEP_CHECK(checkpoint.check_file(file));
     }
     return {};
 }
@@ -180,17 +181,16 @@ Result<Checkpoint> open_checkpoint(const Context& context, const SaveCommand& co
     auto checkpoint = Checkpoint::open(context, checkpoint_paths(command.sources), options);
     if (checkpoint && !command.only.empty()) checkpoint = checkpoint->only(command.only);
     if (!checkpoint) return checkpoint;
-    if (auto types = check_types(*checkpoint); !types) return types.error();
-    if (auto same = check_files(*checkpoint); !same) return same.error();
+    SIDESTEP_CHECK(check_types(*checkpoint));
+    SIDESTEP_CHECK(check_files(*checkpoint));
     return checkpoint;
 }
 
 Result<Source> find_source(const Context& context, const SaveCommand& command) {
     if (command.sources.size() == 1 && !is_placed_tensor(command.sources.front())) {
-        auto checkpoint = open_checkpoint(context, command);
-        if (!checkpoint) return checkpoint.error();
-        auto tensors = tensors_of(*checkpoint);
-        return Source{std::move(*checkpoint), std::move(tensors)};
+        SIDESTEP_TRY(auto checkpoint, open_checkpoint(context, command));
+        auto tensors = tensors_of(checkpoint);
+        return Source{std::move(checkpoint), std::move(tensors)};
     }
     auto tensors = placed_tensors(context, command.sources);
     if (!tensors) return tensors.error();
@@ -222,30 +222,27 @@ Result<void> report_save(const Globals& globals, const SaveCommand& command, con
 }
 
 Result<void> run_save(const Globals& globals, const SaveCommand& command) {
-    const auto path = path_of(command);
-    if (!path) return path.error();
+    SIDESTEP_TRY(const auto path, path_of(command));
     Interrupt interrupt(globals);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    const auto source = find_source(*context, command);
-    if (!source) return source.error();
-    SaveOptions options = save_options(globals, command, source->tensors);
-    if (source->checkpoint) options.metadata = metadata_of(*source->checkpoint);
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    SIDESTEP_TRY(const auto source, find_source(context, command));
+    SaveOptions options = save_options(globals, command, source.tensors);
+    if (source.checkpoint) options.metadata = metadata_of(*source.checkpoint);
     Bytes bytes = 0;
-    for (const TensorToSave& tensor : source->tensors) bytes += tensor.data.size();
+    for (const TensorToSave& tensor : source.tensors) bytes += tensor.data.size();
     const std::string plan = fmt::format("saving {} of {} to {}", format_bytes(bytes),
                                          in_words(command.sources), command.destination);
     auto receipt = watch(
         interrupt, !globals.quiet && !globals.json,
-        [&] { return context->save(source->tensors, *path, options); },
+        [&] { return context.save(source.tensors, path, options); },
         options.verify ? "verifying" : "finishing", [&] { return print_plan(globals, plan, bytes); });
     if (!receipt) return receipt.error();
-    if (source->checkpoint) {
-        if (auto same = check_files(*source->checkpoint); !same) return same;
-        add_notes(*source->checkpoint, *receipt);
+    if (source.checkpoint) {
+        SIDESTEP_CHECK(check_files(*source.checkpoint));
+        add_notes(*source.checkpoint, *receipt);
     }
-    return report_save(globals, command, *path, source->tensors.size(),
-                       files_for(source->tensors, options.shard_bytes), *receipt);
+    return report_save(globals, command, path, source.tensors.size(),
+                       files_for(source.tensors, options.shard_bytes), *receipt);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "interrupt.hpp"
 #include "report.hpp"
 #include "verb.hpp"
@@ -39,18 +40,16 @@ std::string text_of(const Serving& serving, const std::string& listen) {
 
 Result<void> run_serve(const Globals& globals, ServeOptions options) {
     Interrupt interrupt(globals);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
+    SIDESTEP_TRY(const auto context, open_context(globals));
     const Interrupt::Cancellable ends(interrupt);
     options.key_file = globals.key_file;
     const std::string listen = options.listen;
     if (listen.empty()) options.listen = ServeOptions{}.listen;
-    const auto serving = context->serve(options);
-    if (!serving) return serving.error();
+    SIDESTEP_TRY(const auto serving, context.serve(options));
     if (globals.json) {
-        if (auto printed = print(json_of(*serving)); !printed) return printed;
+        SIDESTEP_CHECK(print(json_of(serving)));
     } else if (!globals.quiet) {
-        if (auto printed = print(text_of(*serving, listen)); !printed) return printed;
+        SIDESTEP_CHECK(print(text_of(serving, listen)));
     }
     while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return {};

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/case.hpp"
 #include "bench/collective/launch.hpp"
 #include "bench/collective/tune.hpp"
@@ -56,7 +57,7 @@ public:
         if (folder_.empty())
             return Error{ErrorCode::io_error, "no folder for a temporary file can be made", "tune", {}};
         const std::string path = folder_ + "/figures.json";
-        if (auto written = write_file(path, collective::forcing(algorithm)); !written) return written;
+        SIDESTEP_CHECK(write_file(path, collective::forcing(algorithm)));
         ::setenv(variable, path.c_str(), 1);
         return {};
     }
@@ -81,14 +82,13 @@ collective::Plan plan_of(bool emulated) {
 
 Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     Interrupt interrupt(globals);
-    const auto context = open_context(globals);
-    if (!context) return context.error();
-    note_lenders(*context, globals);
-    if (auto writable = can_be_written(command.to); !writable) return writable;
-    if (const std::string missing = bench::fewer_than_two_gpus(*context); !missing.empty())
+    SIDESTEP_TRY(const auto context, open_context(globals));
+    note_lenders(context, globals);
+    SIDESTEP_CHECK(can_be_written(command.to));
+    if (const std::string missing = bench::fewer_than_two_gpus(context); !missing.empty())
         return Error{
             ErrorCode::unsupported, fmt::format("collectives need two GPUs: {}", missing), "tune", {}};
-    std::vector<int> gpus = bench::gpus_of(*context, {});
+    std::vector<int> gpus = bench::gpus_of(context, {});
     const int all = std::min(static_cast<int>(gpus.size()), 16);
     if (command.ranks > all)
         return Error{
@@ -101,17 +101,17 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     for (const char* algorithm :
          {collective::lamport_algorithm, collective::pushed_algorithm, collective::ring_algorithm})
         algorithms.push_back(algorithm);
-    const collective::Plan plan = plan_of(context->topology().emulated());
+    const collective::Plan plan = plan_of(context.topology().emulated());
     const std::string said =
         fmt::format("measuring {} algorithms of all_reduce on {} GPUs, from {} to {}", algorithms.size(),
                     gpus.size(), format_bytes(plan.sizes.front()), format_bytes(plan.sizes.back()));
-    if (auto printed = print_plan(globals, said); !printed) return printed;
+    SIDESTEP_CHECK(print_plan(globals, said));
     const Interrupt::Cancellable cancellable(interrupt);
     for (std::size_t done = 0; done < algorithms.size() && !interrupt.requested(); ++done) {
         const char* algorithm = algorithms[done];
         Progress progress(!globals.quiet && !globals.json);
         progress.update(fmt::format("{} of {}: {}", done + 1, algorithms.size(), algorithm));
-        if (auto taken = forced.take(algorithm); !taken) return taken;
+        SIDESTEP_CHECK(forced.take(algorithm));
         const auto found = collective::run_in_processes(machine_of(globals), gpus, plan,
                                                         {{}, [&] { return interrupt.requested(); }});
         if (!found) return found.error();
@@ -119,17 +119,15 @@ Result<void> run_tune(const TuneCommand& command, const Globals& globals) {
     }
     if (interrupt.requested()) {
         // Figures of some algorithms choose nothing, and are worth a look.
-        if (auto printed = globals.json ? Result<void>() : print(collective::times_text(times)); !printed)
-            return printed;
+        SIDESTEP_CHECK(globals.json ? Result<void>() : print(collective::times_text(times)));
         return Error{ErrorCode::cancelled, "interrupted: not all algorithms were measured", "tune", {}};
     }
-    const auto tuned = collective::tuned_from(times, static_cast<int>(gpus.size()));
-    if (!tuned) return tuned.error();
-    const std::string text = tuned->to_json(context->topology().name());
-    const std::string summary = collective::times_text(times) + tuned->to_string();
+    SIDESTEP_TRY(const auto tuned, collective::tuned_from(times, static_cast<int>(gpus.size())));
+    const std::string text = tuned.to_json(context.topology().name());
+    const std::string summary = collective::times_text(times) + tuned.to_string();
     // Figures that took long are not lost where the file cannot be written, nor where nobody reads the output any more.
     const auto written = command.to.empty() ? Result<void>() : write_file(command.to, text);
-    if (auto printed = print(globals.json ? text : summary); !printed) return printed;
+    SIDESTEP_CHECK(print(globals.json ? text : summary));
     if (!written || globals.json) return written;
     return print(command.to.empty()
                      ? std::string("not stored: --to FILE does that\n")

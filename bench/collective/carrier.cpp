@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/collective/elements.hpp"
 
 namespace sidestep::bench::collective {
@@ -127,9 +128,8 @@ std::unique_ptr<Carrier> group_carrier(Group& group, const GroupMemory& memory, 
 Result<std::unique_ptr<NcclMemory>> NcclMemory::allocate(std::shared_ptr<raw::Nccl> library, Bytes bytes) {
     std::unique_ptr<NcclMemory> memory(new NcclMemory(std::move(library)));
     for (void** end : {&memory->send, &memory->recv}) {
-        const auto made = memory->library_->allocate(bytes);
-        if (!made) return made.error();
-        *end = *made;
+        SIDESTEP_TRY(const auto made, memory->library_->allocate(bytes));
+        *end = made;
     }
     return memory;
 }
@@ -142,11 +142,10 @@ NcclMemory::~NcclMemory() {
 Result<std::unique_ptr<Carrier>> nccl_carrier(std::shared_ptr<raw::Nccl> library, const NcclMemory& memory,
                                               Bytes bytes, raw::NcclMode mode, const std::string& id,
                                               const Seat& seat) {
-    auto rank =
-        raw::NcclRank::join(library, mode, id, seat.rank, seat.ranks, memory.send, memory.recv, bytes);
-    if (!rank) return rank.error();
+    SIDESTEP_TRY(auto rank, raw::NcclRank::join(library, mode, id, seat.rank, seat.ranks, memory.send,
+                                                memory.recv, bytes));
     return std::unique_ptr<Carrier>(
-        std::make_unique<NcclCarrier>(std::move(library), std::move(*rank), memory, mode, seat));
+        std::make_unique<NcclCarrier>(std::move(library), std::move(rank), memory, mode, seat));
 }
 
 SkewedBlocks::SkewedBlocks(const Call& call, int rank, int ranks) {

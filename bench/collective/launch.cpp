@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/try.hpp"
 #include "bench/child.hpp"
 
 namespace sidestep::bench::collective {
@@ -126,9 +127,8 @@ Result<Found> found_of(Rows& rows, const std::vector<Notes>& ranks, bool stopped
         error.message = fmt::format("rank {}: {}", *failed, error.message);
         return error;
     }
-    auto lines = rows.all();
-    if (!lines) return lines.error();
-    return Found{std::move(*lines), failed ? std::vector<std::string>{} : *ranks.front()};
+    SIDESTEP_TRY(auto lines, rows.all());
+    return Found{std::move(lines), failed ? std::vector<std::string>{} : *ranks.front()};
 }
 
 // Takes what the process of a rank prints, until it has ended.
@@ -173,9 +173,9 @@ Result<Found> run_in_processes(const std::string& machine, const std::vector<int
                           {"ranks", gpus.size()},
                           {"gpu", gpus[rank]},
                           {"plan", plan.to_json()}};
-        auto child = Child::start(self, {"--machine", machine, "bench", "collective", "--job", job.dump()});
-        if (!child) return child.error();
-        children.push_back(std::move(*child));
+        SIDESTEP_TRY(auto child,
+                     Child::start(self, {"--machine", machine, "bench", "collective", "--job", job.dump()}));
+        children.push_back(std::move(child));
     }
     std::vector<Notes> notes(gpus.size(), std::vector<std::string>{});
     Rows rows(gpus.size(), watch.row);
@@ -196,21 +196,20 @@ Result<Found> run_in_threads(const Context& context, const std::vector<int>& gpu
                              const Watch& watch) {
     std::vector<Place> places;
     for (const int gpu : gpus) places.push_back(Place::gpu(gpu));
-    auto groups = Group::local(context, places);
-    if (!groups) return groups.error();
+    SIDESTEP_TRY(auto groups, Group::local(context, places));
     std::vector<Notes> notes(gpus.size(), std::vector<std::string>{});
     Rows rows(gpus.size(), watch.row);
     Endings endings(gpus.size());
     const std::stop_callback abort(endings.stop(), [&] {
-        for (Group& group : *groups) group.abort("stopped");
+        for (Group& group : groups) group.abort("stopped");
     });
     std::vector<std::thread> threads;
     for (std::size_t rank = 0; rank < gpus.size(); ++rank)
         threads.emplace_back([&, rank] {
-            notes[rank] = measure(context, (*groups)[rank], gpus[rank], plan,
+            notes[rank] = measure(context, groups[rank], gpus[rank], plan,
                                   [&](std::vector<Line> lines) { rows.add(rank, std::move(lines)); });
             // The others would wait for it.
-            if (!notes[rank]) (*groups)[rank].abort(notes[rank].error().message);
+            if (!notes[rank]) groups[rank].abort(notes[rank].error().message);
             endings.ended(rank, notes[rank].ok());
         });
     const bool stopped = endings.wait(watch.stop);
@@ -225,29 +224,26 @@ Result<void> run_job(const Context& context, const std::string& text,
     if (!job.is_object() || !job.contains("plan") || !job["plan"].is_string() || !job.contains("id") ||
         !job["id"].is_string())
         return wrong;
-    const auto plan = Plan::from_json(job["plan"].get<std::string>());
-    if (!plan) return plan.error();
-    const auto id = GroupId::parse(job["id"].get<std::string>());
-    if (!id) return id.error();
+    SIDESTEP_TRY(const auto plan, Plan::from_json(job["plan"].get<std::string>()));
+    SIDESTEP_TRY(const auto id, GroupId::parse(job["id"].get<std::string>()));
     const auto number = [&job](const char* name) {
         const auto found = job.find(name);
         return found != job.end() && found->is_number_integer() ? found->get<int>() : -1;
     };
     const int gpu = number("gpu");
     if (gpu < 0 || number("rank") < 0 || number("ranks") < 1) return wrong;
-    auto group = Group::join(context, {*id, number("rank"), number("ranks"), Place::gpu(gpu)});
-    if (!group) return group.error();
+    SIDESTEP_TRY(auto group, Group::join(context, {id, number("rank"), number("ranks"), Place::gpu(gpu)}));
     Result<void> printed;
     const auto say = [&](const Found& found) {
         if (printed) printed = print(found.to_json());
     };
-    auto notes = measure(context, *group, gpu, *plan, [&](std::vector<Line> lines) {
+    auto notes = measure(context, group, gpu, plan, [&](std::vector<Line> lines) {
         say({std::move(lines), {}});
     });
     if (notes) say({{}, std::move(*notes)});
     if (notes) return printed;
     // The others would wait for this rank.
-    group->abort(notes.error().message);
+    group.abort(notes.error().message);
     return notes.error();
 }
 

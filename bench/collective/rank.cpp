@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "bench/collective/carrier.hpp"
 #include "bench/collective/elements.hpp"
 #include "bench/raw_cuda_timeline.hpp"
@@ -59,8 +59,7 @@ private:
     Result<std::int64_t> wrong(const Call& call, std::byte* output, const std::vector<Range>& ranges);
     std::vector<Range> ranges_of(const Call& call) const;
     Result<void> move(const Buffer& from, const Buffer& to) {
-        const auto moved = context_.copy(from, to).wait();
-        if (!moved) return moved.error();
+        SIDESTEP_CHECK(context_.copy(from, to).wait());
         return {};
     }
     Buffer on_gpu(void* address, Bytes bytes) const { return Buffer::memory(place_, address, bytes); }
@@ -84,22 +83,18 @@ private:
 };
 
 Result<void> Run::settle() {
-    if (timeline_)
-        if (auto waited = timeline_->wait(); !waited) return waited;
+    if (timeline_) SIDESTEP_CHECK(timeline_->wait());
     return seat_.emulated ? group_.wait() : group_.status();
 }
 
 Result<bool> Run::agree(bool well) {
     std::uint8_t word = well ? 1 : 0;
-    if (auto moved = move(Buffer::host(&word, 1), on_gpu(scratch_.address(), 1)); !moved)
-        return moved.error();
+    SIDESTEP_CHECK(move(Buffer::host(&word, 1), on_gpu(scratch_.address(), 1)));
     auto* const on = static_cast<CUstream_st*>(stream());
-    auto done = group_.all_reduce(scratch_.address(), scratch_.address(), 1, Dtype::u8,
-                                  Reduction::of(ReduceOp::min), on);
-    if (!done) return done.error();
-    if (auto settled = settle(); !settled) return settled.error();
-    if (auto moved = move(on_gpu(scratch_.address(), 1), Buffer::host(&word, 1)); !moved)
-        return moved.error();
+    SIDESTEP_CHECK(group_.all_reduce(scratch_.address(), scratch_.address(), 1, Dtype::u8,
+                                     Reduction::of(ReduceOp::min), on));
+    SIDESTEP_CHECK(settle());
+    SIDESTEP_CHECK(move(on_gpu(scratch_.address(), 1), Buffer::host(&word, 1)));
     return word == 1;
 }
 
@@ -107,31 +102,27 @@ Result<std::string> Run::from_first(const std::string& bytes, std::size_t size) 
     std::string text = bytes;
     text.resize(size);
     const Buffer there = on_gpu(scratch_.address(), size);
-    if (auto moved = move(Buffer::host(text.data(), size), there); !moved) return moved.error();
+    SIDESTEP_CHECK(move(Buffer::host(text.data(), size), there));
     auto* const on = static_cast<CUstream_st*>(stream());
-    if (auto done = group_.broadcast(scratch_.address(), scratch_.address(), size, Dtype::u8, 0, on); !done)
-        return done.error();
-    if (auto settled = settle(); !settled) return settled.error();
-    if (auto moved = move(there, Buffer::host(text.data(), size)); !moved) return moved.error();
+    SIDESTEP_CHECK(group_.broadcast(scratch_.address(), scratch_.address(), size, Dtype::u8, 0, on));
+    SIDESTEP_CHECK(settle());
+    SIDESTEP_CHECK(move(there, Buffer::host(text.data(), size)));
     return text;
 }
 
 Result<void> Run::open() {
     if (!seat_.emulated) {
-        auto opened = raw::Timeline::open(seat_.gpu);
-        if (!opened) return opened.error();
-        timeline_ = std::move(*opened);
+        SIDESTEP_TRY(auto opened, raw::Timeline::open(seat_.gpu));
+        timeline_ = std::move(opened);
     }
     for (const Call& call : calls_of(plan_, seat_.ranks)) max_ = std::max(max_, call.bytes);
     for (Allocation* memory : {&scratch_, &memory_.send, &memory_.recv}) {
-        auto made = context_.allocate(place_, memory == &scratch_ ? Bytes{4096} : max_);
-        if (!made) return made.error();
-        *memory = std::move(*made);
+        SIDESTEP_TRY(auto made, context_.allocate(place_, memory == &scratch_ ? Bytes{4096} : max_));
+        *memory = std::move(made);
     }
-    if (auto lent = lend(group_); !lent) return lent;
+    SIDESTEP_CHECK(lend(group_));
     carriers_.push_back(group_carrier(group_, memory_, seat_, GroupPolicy::automatic));
-    if (plan_.zero_sm)
-        if (auto opened = open_zero_sm(); !opened) return opened;
+    if (plan_.zero_sm) SIDESTEP_CHECK(open_zero_sm());
     return open_nccl();
 }
 
@@ -148,10 +139,9 @@ Result<void> Run::lend(Group& group) {
 Result<void> Run::open_zero_sm() {
     GroupOptions options;
     options.policy = GroupPolicy::zero_sm;
-    auto split = group_.split(0, seat_.rank, options);
-    if (!split) return split.error();
-    zero_sm_ = std::move(*split);
-    if (auto lent = lend(*zero_sm_); !lent) return lent;
+    SIDESTEP_TRY(auto split, group_.split(0, seat_.rank, options));
+    zero_sm_ = std::move(split);
+    SIDESTEP_CHECK(lend(*zero_sm_));
     carriers_.push_back(group_carrier(*zero_sm_, memory_, seat_, GroupPolicy::zero_sm));
     return {};
 }
@@ -161,7 +151,7 @@ Result<void> Run::open_nccl() {
         if (!plan_.nccl.empty()) notes_.push_back("NCCL cannot run on emulated GPUs");
         return {};
     }
-    if (auto used = timeline_->use(); !used) return used;
+    SIDESTEP_CHECK(timeline_->use());
     auto library = raw::Nccl::open(plan_.nccl);
     auto well = agree(library.ok());
     if (!well) return well.error();
@@ -183,9 +173,8 @@ Result<void> Run::open_nccl() {
         const auto own = seat_.rank == 0 ? (*library)->unique_id() : Result<std::string>(std::string());
         if (well = agree(own.ok()); !well) return well.error();
         if (!*well) return own ? Result<void>() : Result<void>(own.error());
-        const auto id = from_first(*own, raw::Nccl::id_bytes);
-        if (!id) return id.error();
-        auto carrier = nccl_carrier(*library, *nccl_memory_, max_, mode, *id, seat_);
+        SIDESTEP_TRY(const auto id, from_first(*own, raw::Nccl::id_bytes));
+        auto carrier = nccl_carrier(*library, *nccl_memory_, max_, mode, id, seat_);
         if (well = agree(carrier.ok()); !well) return well.error();
         if (*well)
             carriers_.push_back(std::move(*carrier));
@@ -208,7 +197,7 @@ Result<void> Run::fill_for(const Call& call) {
         for (Bytes at = 0; at < max_; at += block.size()) {
             const Bytes bytes = std::min<Bytes>(block.size(), max_ - at);
             auto* const to = static_cast<std::byte*>(carrier->send()) + at;
-            if (auto moved = move(Buffer::host(block.data(), bytes), on_gpu(to, bytes)); !moved) return moved;
+            SIDESTEP_CHECK(move(Buffer::host(block.data(), bytes), on_gpu(to, bytes)));
         }
     return {};
 }
@@ -234,7 +223,7 @@ Result<void> Run::poison(std::byte* output, const std::vector<Range>& ranges) {
         const std::string other(range.count * element(), 'k');
         if (other.empty()) continue;
         const Buffer there = on_gpu(output + range.first * element(), other.size());
-        if (auto moved = move(Buffer::host(other.data(), other.size()), there); !moved) return moved;
+        SIDESTEP_CHECK(move(Buffer::host(other.data(), other.size()), there));
     }
     return {};
 }
@@ -246,7 +235,7 @@ Result<std::int64_t> Run::wrong(const Call& call, std::byte* output, const std::
         got.resize(range.count * element());
         if (got.empty()) continue;
         const Buffer there = on_gpu(output + range.first * element(), got.size());
-        if (auto moved = move(there, Buffer::host(got.data(), got.size())); !moved) return moved.error();
+        SIDESTEP_CHECK(move(there, Buffer::host(got.data(), got.size())));
         for (std::uint64_t i = 0; i < range.count; ++i)
             differ += !elements_->same(got.data() + i * element(),
                                        elements_->expected(call, seat_.rank, seat_.root, range.first + i));
@@ -259,14 +248,14 @@ Result<double> Run::sample(Carrier& carrier, const std::function<Result<void>()>
     if (timeline_) {
         const auto barrier = [&] { return group_.barrier(static_cast<CUstream_st*>(stream())); };
         auto us = timeline_->us(barrier, work);
-        if (auto well = group_.status(); !well) return well.error();
+        SIDESTEP_CHECK(group_.status());
         return us;
     }
-    if (auto done = group_.barrier(); !done) return done.error();
-    if (auto done = group_.wait(); !done) return done.error();
+    SIDESTEP_CHECK(group_.barrier());
+    SIDESTEP_CHECK(group_.wait());
     const auto begin = std::chrono::steady_clock::now();
-    if (auto done = work(); !done) return done.error();
-    if (auto done = carrier.wait(); !done) return done.error();
+    SIDESTEP_CHECK(work());
+    SIDESTEP_CHECK(carrier.wait());
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
@@ -274,8 +263,7 @@ Result<void> Run::time(Carrier& carrier, const Call& call, const std::function<R
                        Line& line) {
     const int iterations = iterations_of(plan_, call);
     const auto all = [&]() -> Result<void> {
-        for (int i = 0; i < iterations; ++i)
-            if (auto done = once(); !done) return done;
+        for (int i = 0; i < iterations; ++i) SIDESTEP_CHECK(once());
         return {};
     };
     const bool graph = call.mode == Mode::graph && timeline_;
@@ -290,15 +278,13 @@ Result<void> Run::time(Carrier& carrier, const Call& call, const std::function<R
     }
     const int launches = graph ? launches_of(plan_, call) : 1;
     const std::function<Result<void>()> launch = [&]() -> Result<void> {
-        for (int i = 0; i < launches; ++i)
-            if (auto done = timeline_->launch(); !done) return done;
+        for (int i = 0; i < launches; ++i) SIDESTEP_CHECK(timeline_->launch());
         return {};
     };
     const std::function<Result<void>()> work = graph ? launch : std::function<Result<void>()>(all);
     for (int i = -plan_.warmup; i < samples_of(plan_, call); ++i) {
-        const auto us = sample(carrier, work);
-        if (!us) return us.error();
-        if (i >= 0) line.us.values.push_back(*us / (iterations * launches));
+        SIDESTEP_TRY(const auto us, sample(carrier, work));
+        if (i >= 0) line.us.values.push_back(us / (iterations * launches));
     }
     if (graph) timeline_->forget();
     return {};
@@ -314,27 +300,24 @@ Result<Line> Run::measure(Carrier& carrier, const Call& call) {
     const auto once = [&] { return carrier.run(call, input, output, stream()); };
     const bool verify = plan_.verify && call.operation != Collective::barrier;
     const std::vector<Range> ranges = verify ? ranges_of(call) : std::vector<Range>{};
-    if (!call.in_place)
-        if (auto done = poison(output, ranges); !done) return done.error();
-    if (auto done = time(carrier, call, once, line); !done) return done.error();
+    if (!call.in_place) SIDESTEP_CHECK(poison(output, ranges));
+    SIDESTEP_CHECK(time(carrier, call, once, line));
     if (!line.missing.empty()) return line;
     line.path = carrier.path(call, input, output);
     if (!verify) return line;
     if (call.in_place) {
         // What was reduced time and again is worth nothing by now: once more with fresh input.
         const Bytes bytes = sent_elements(call, seat_.rank, seat_.ranks) * element();
-        if (auto moved = move(on_gpu(carrier.send(), bytes), on_gpu(input, bytes)); !moved)
-            return moved.error();
-        if (auto done = sample(carrier, once); !done) return done.error();
+        SIDESTEP_CHECK(move(on_gpu(carrier.send(), bytes), on_gpu(input, bytes)));
+        SIDESTEP_CHECK(sample(carrier, once));
     }
-    const auto differ = wrong(call, output, ranges);
-    if (!differ) return differ.error();
-    line.wrong = *differ;
+    SIDESTEP_TRY(const auto differ, wrong(call, output, ranges));
+    line.wrong = differ;
     return line;
 }
 
 Result<std::vector<std::string>> Run::all(const RowSink& row) {
-    if (auto opened = open(); !opened) return opened.error();
+    SIDESTEP_CHECK(open());
     const std::vector<Call> calls = calls_of(plan_, seat_.ranks);
     std::optional<Call> filled;
     std::vector<Line> lines;
@@ -343,20 +326,18 @@ Result<std::vector<std::string>> Run::all(const RowSink& row) {
         const bool same = filled && filled->type == call.type &&
                           combines(filled->operation) == combines(call.operation) &&
                           (!combines(call.operation) || filled->reduction == call.reduction);
-        if (!same)
-            if (auto done = fill_for(call); !done) return done.error();
+        if (!same) SIDESTEP_CHECK(fill_for(call));
         filled = call;
         for (const auto& carrier : carriers_) {
-            auto line = measure(*carrier, call);
-            if (!line) return line.error();
-            lines.push_back(std::move(*line));
+            SIDESTEP_TRY(auto line, measure(*carrier, call));
+            lines.push_back(std::move(line));
         }
         if (i + 1 < calls.size() && calls[i + 1].in_place) continue;
         row(std::move(lines));
         lines.clear();
     }
     // Nobody leaves while another still reads.
-    if (auto done = agree(true); !done) return done.error();
+    SIDESTEP_CHECK(agree(true));
     return std::move(notes_);
 }
 

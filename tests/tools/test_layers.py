@@ -12,7 +12,7 @@ class LayersTest(TreeTest):
         super().setUp()
         for name in ("place", "route", "context"):
             self.write(f"include/sidestep/{name}.hpp", "#pragma once\n")
-        for name in ("src/base/log", "src/driver/cuda", "src/topology/model", "src/backend/backend",
+        for name in ("src/base/log", "src/base/try", "src/driver/cuda", "src/topology/model", "src/backend/backend",
                      "src/route/planner", "src/transfer/engine", "src/context/impl", "backends/file/file",
                      "backends/host/host", "backends/builtin", "bench/case"):
             self.write(f"{name}.hpp", "#pragma once\n")
@@ -31,8 +31,8 @@ class LayersTest(TreeTest):
             "backends/file/file.cpp": ('"backends/file/file.hpp"', '"driver/cuda.hpp"', '"backend/backend.hpp"'),
             "backends/builtin.cpp": ('"backends/file/file.hpp"', '"backends/host/host.hpp"', '"config.hpp"'),
             "src/context/context.cpp": ('"backends/builtin.hpp"', '"transfer/engine.hpp"'),
-            "cli/copy.cpp": ("<sidestep/context.hpp>", '"bench/case.hpp"', "<CLI/CLI.hpp>"),
-            "bench/raw_cuda.cpp": ("<cuda.h>",),
+            "cli/copy.cpp": ("<sidestep/context.hpp>", '"base/try.hpp"', '"bench/case.hpp"', "<CLI/CLI.hpp>"),
+            "bench/raw_cuda.cpp": ("<cuda.h>", '"base/try.hpp"'),
             "bench/html/page.cpp": ('"bench/case.hpp"', "<nlohmann/json.hpp>"),
             "tests/unit/bench/html_test.cpp": ('"bench/case.hpp"', "<gtest/gtest.h>"),
             "tests/page/make_page.cpp": ('"bench/case.hpp"', "<fstream>"),
@@ -61,6 +61,7 @@ class LayersTest(TreeTest):
     def test_faces_see_the_public_api_alone(self):
         for file in ("cli/x.cpp", "bench/x.cpp", "bench/html/x.cpp", "examples/01/x.cpp", "tests/cli/x.cpp", "tests/install/x/x.cpp"):
             self.assert_refused(file, '"base/log.hpp"', "may not include src/base")
+        self.assert_refused("examples/01/x.cpp", '"base/try.hpp"', "may not include src/base")
         self.assert_refused("bench/x.cpp", "<cuda.h>", "CUDA")
         self.assert_refused("include/sidestep/place.hpp", '"base/log.hpp"', "may not include src/base")
         self.write("include/sidestep/place.hpp")
