@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "checkpoint/patterns.hpp"
 
 namespace sidestep::checkpoint {
@@ -24,14 +25,13 @@ Result<std::vector<Pattern>> patterns_of(const std::vector<ShardRule>& rules) {
 }  // namespace
 
 Result<RuledAxes> axes_of(const std::vector<TensorInfo>& tensors, const std::vector<ShardRule>& rules) {
-    auto patterns = patterns_of(rules);
-    if (!patterns) return patterns.error();
+    SIDESTEP_TRY(auto patterns, patterns_of(rules));
     RuledAxes ruled;
     ruled.axes.resize(tensors.size());
     std::vector<bool> used(rules.size(), false);
     for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
         for (std::size_t rule = 0; rule < rules.size(); ++rule) {
-            if (!(*patterns)[rule].fits(tensors[tensor].name)) continue;
+            if (!patterns[rule].fits(tensors[tensor].name)) continue;
             ruled.axes[tensor] = rules[rule].axis;
             used[rule] = true;
             break;

@@ -14,9 +14,8 @@ namespace {
 constexpr Bytes largest = Bytes{512} << 20;
 
 Result<driver::ReplacedFile> aside(const std::string& path, const std::string& text) {
-    auto file = driver::ReplacedFile::begin(path);
-    if (!file) return file.error();
-    SIDESTEP_CHECK(driver::write_range(file->fd(), 0, text.data(), text.size(), path));
+    SIDESTEP_TRY(auto file, driver::ReplacedFile::begin(path));
+    SIDESTEP_CHECK(driver::write_range(file.fd(), 0, text.data(), text.size(), path));
     return file;
 }
 

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <new>
 #include <optional>
 
@@ -11,6 +10,7 @@
 #include <sidestep/context.hpp>
 #include <sidestep/version.hpp>
 
+#include "base/try.hpp"
 #include "context/c_api.hpp"
 #include "context/option_ranges.hpp"
 
@@ -102,28 +102,25 @@ Error null_argument(const char* name) {
 
 Result<Buffer> read_buffer(const sidestep_buffer* buffer, const char* name) {
     if (buffer == nullptr) return null_argument(name);
-    auto place = read_place(buffer->place, "place");
-    if (!place) return place.error();
-    if (place->is_shared()) {
+    SIDESTEP_TRY(auto place, read_place(buffer->place, "place"));
+    if (place.is_shared()) {
         if (buffer->address == nullptr)
-            return Buffer::shared(place->path(), buffer->offset, buffer->size).on(place->node());
+            return Buffer::shared(place.path(), buffer->offset, buffer->size).on(place.node());
         return Error{ErrorCode::invalid_argument,
                      "published memory has an offset, its address is NULL",
-                     place->to_string(),
+                     place.to_string(),
                      {}};
     }
-    if (!place->is_file()) {
+    if (!place.is_file()) {
         if (buffer->offset != 0)
-            return Error{ErrorCode::invalid_argument,
-                         "memory has an address, its offset is 0",
-                         place->to_string(),
-                         {}};
-        return Buffer::memory(*place, buffer->address, buffer->size);
+            return Error{
+                ErrorCode::invalid_argument, "memory has an address, its offset is 0", place.to_string(), {}};
+        return Buffer::memory(place, buffer->address, buffer->size);
     }
     if (buffer->address != nullptr)
         return Error{
-            ErrorCode::invalid_argument, "a file has an offset, its address is NULL", place->to_string(), {}};
-    return Buffer::file(place->path(), buffer->offset, buffer->size).on(place->node());
+            ErrorCode::invalid_argument, "a file has an offset, its address is NULL", place.to_string(), {}};
+    return Buffer::file(place.path(), buffer->offset, buffer->size).on(place.node());
 }
 
 Result<void> hand_out(const std::string& text, char** out) {
@@ -146,31 +143,29 @@ Result<void> check_members(const sidestep_options& options) {
         {"lanes", options.lanes},
         {"deadline", options.deadline_ms != SIDESTEP_NO_LIMIT ? options.deadline_ms : 0},
         {"stall_limit", options.stall_limit_ms != SIDESTEP_NO_LIMIT ? options.stall_limit_ms : 0}};
-    for (const auto& [name, value] : members)
-        if (auto good = sidestep::context::check(name, value); !good) return good;
+    for (const auto& [name, value] : members) SIDESTEP_CHECK(sidestep::context::check(name, value));
     return {};
 }
 
 Result<CopyOptions> read_options(const sidestep_options* given) {
     constexpr std::size_t first_version = offsetof(sidestep_options, chunk) + sizeof(sidestep_options::chunk);
-    auto read = read_struct(given, sidestep_options SIDESTEP_OPTIONS, first_version, "sidestep_options");
-    if (!read) return read.error();
-    if (auto good = check_members(*read); !good) return good.error();
+    SIDESTEP_TRY(auto read,
+                 read_struct(given, sidestep_options SIDESTEP_OPTIONS, first_version, "sidestep_options"));
+    SIDESTEP_CHECK(check_members(read));
     CopyOptions options;
-    options.require = static_cast<sidestep::Require>(read->require);
-    options.prefer = static_cast<sidestep::Prefer>(read->prefer);
-    options.lanes = static_cast<int>(read->lanes);
-    options.verify = read->verify != 0;
-    options.sync_file = read->sync_file != 0;
-    options.page_cache = read->direct_io != 0 ? sidestep::PageCache::bypass : sidestep::PageCache::automatic;
-    if (read->deadline_ms != SIDESTEP_NO_LIMIT)
-        options.deadline = std::chrono::milliseconds(read->deadline_ms);
-    if (read->stall_limit_ms == SIDESTEP_NO_LIMIT)
+    options.require = static_cast<sidestep::Require>(read.require);
+    options.prefer = static_cast<sidestep::Prefer>(read.prefer);
+    options.lanes = static_cast<int>(read.lanes);
+    options.verify = read.verify != 0;
+    options.sync_file = read.sync_file != 0;
+    options.page_cache = read.direct_io != 0 ? sidestep::PageCache::bypass : sidestep::PageCache::automatic;
+    if (read.deadline_ms != SIDESTEP_NO_LIMIT) options.deadline = std::chrono::milliseconds(read.deadline_ms);
+    if (read.stall_limit_ms == SIDESTEP_NO_LIMIT)
         options.stall_limit = std::chrono::milliseconds(0);
-    else if (read->stall_limit_ms != 0)
-        options.stall_limit = std::chrono::milliseconds(read->stall_limit_ms);
-    if (read->max_staging != 0) options.max_staging = read->max_staging;
-    options.chunk = read->chunk;
+    else if (read.stall_limit_ms != 0)
+        options.stall_limit = std::chrono::milliseconds(read.stall_limit_ms);
+    if (read.max_staging != 0) options.max_staging = read.max_staging;
+    options.chunk = read.chunk;
     return options;
 }
 
@@ -182,21 +177,17 @@ Error bad_format(sidestep_format format) {
 Result<Transfer> begin(sidestep_context* context, const sidestep_buffer* from, const sidestep_buffer* to,
                        const sidestep_options* options) {
     if (context == nullptr) return null_argument("context");
-    auto source = read_buffer(from, "from");
-    if (!source) return source.error();
-    auto target = read_buffer(to, "to");
-    if (!target) return target.error();
-    auto read = read_options(options);
-    if (!read) return read.error();
-    return context->context.copy(*source, *target, *read);
+    SIDESTEP_TRY(auto source, read_buffer(from, "from"));
+    SIDESTEP_TRY(auto target, read_buffer(to, "to"));
+    SIDESTEP_TRY(auto read, read_options(options));
+    return context->context.copy(source, target, read);
 }
 
 Result<Transfer> begin_batch(sidestep_context* context, const sidestep_batch_item* items, size_t count,
                              const sidestep_options* options) {
     if (context == nullptr) return null_argument("context");
     if (items == nullptr && count > 0) return null_argument("items");
-    auto read = read_options(options);
-    if (!read) return read.error();
+    SIDESTEP_TRY(auto read, read_options(options));
     std::vector<sidestep::BatchItem> batch;
     batch.reserve(count);
     for (size_t i = 0; i < count; ++i) {
@@ -209,7 +200,7 @@ Result<Transfer> begin_batch(sidestep_context* context, const sidestep_batch_ite
         }
         batch.push_back({std::move(*source), std::move(*target)});
     }
-    return context->context.copy_batch(batch, *read);
+    return context->context.copy_batch(batch, read);
 }
 
 Result<void> finish(const Result<Receipt>& result, sidestep_receipt** receipt) {
@@ -243,9 +234,8 @@ sidestep_status sidestep_open(const char* machine, sidestep_context** context) {
         if (context == nullptr) return null_argument("context");
         sidestep::ContextOptions options;
         if (machine != nullptr) options.machine = machine;
-        auto opened = Context::open(std::move(options));
-        if (!opened) return opened.error();
-        *context = new sidestep_context{std::move(*opened)};
+        SIDESTEP_TRY(auto opened, Context::open(std::move(options)));
+        *context = new sidestep_context{std::move(opened)};
         return {};
     });
 }
@@ -259,12 +249,10 @@ sidestep_status sidestep_allocate(sidestep_context* context, const char* place, 
     return guarded([&]() -> Result<void> {
         if (context == nullptr) return null_argument("context");
         if (allocation == nullptr) return null_argument("allocation");
-        auto where = read_place(place, "place");
-        if (!where) return where.error();
-        auto memory = context->context.allocate(*where, size);
-        if (!memory) return memory.error();
-        std::string name = memory->place().to_string();
-        *allocation = new sidestep_allocation{std::move(*memory), std::move(name)};
+        SIDESTEP_TRY(auto where, read_place(place, "place"));
+        SIDESTEP_TRY(auto memory, context->context.allocate(where, size));
+        std::string name = memory.place().to_string();
+        *allocation = new sidestep_allocation{std::move(memory), std::move(name)};
         return {};
     });
 }
@@ -283,9 +271,8 @@ sidestep_status sidestep_pin(sidestep_context* context, void* address, uint64_t 
     return guarded([&]() -> Result<void> {
         if (context == nullptr) return null_argument("context");
         if (pinned == nullptr) return null_argument("pinned");
-        auto held = context->context.pin(sidestep::Buffer::host(address, size));
-        if (!held) return held.error();
-        *pinned = new sidestep_pinned{std::move(*held)};
+        SIDESTEP_TRY(auto held, context->context.pin(sidestep::Buffer::host(address, size)));
+        *pinned = new sidestep_pinned{std::move(held)};
         return {};
     });
 }
@@ -300,15 +287,11 @@ sidestep_status sidestep_route(sidestep_context* context, const char* from, cons
         if (context == nullptr) return null_argument("context");
         if (text == nullptr) return null_argument("text");
         if (format != SIDESTEP_TEXT && format != SIDESTEP_JSON) return bad_format(format);
-        auto source = read_place(from, "from");
-        if (!source) return source.error();
-        auto target = read_place(to, "to");
-        if (!target) return target.error();
-        auto read = read_options(options);
-        if (!read) return read.error();
-        auto route = context->context.route(*source, *target, size, *read);
-        if (!route) return route.error();
-        return hand_out(format == SIDESTEP_JSON ? route->to_json() : route->to_string(), text);
+        SIDESTEP_TRY(auto source, read_place(from, "from"));
+        SIDESTEP_TRY(auto target, read_place(to, "to"));
+        SIDESTEP_TRY(auto read, read_options(options));
+        SIDESTEP_TRY(auto route, context->context.route(source, target, size, read));
+        return hand_out(format == SIDESTEP_JSON ? route.to_json() : route.to_string(), text);
     });
 }
 
@@ -316,9 +299,8 @@ sidestep_status sidestep_copy(sidestep_context* context, const sidestep_buffer* 
                               const sidestep_buffer* to, const sidestep_options* options,
                               sidestep_receipt** receipt) {
     return guarded([&]() -> Result<void> {
-        auto transfer = begin(context, from, to, options);
-        if (!transfer) return transfer.error();
-        return finish(transfer->wait(), receipt);
+        SIDESTEP_TRY(auto transfer, begin(context, from, to, options));
+        return finish(transfer.wait(), receipt);
     });
 }
 
@@ -327,9 +309,8 @@ sidestep_status sidestep_copy_start(sidestep_context* context, const sidestep_bu
                                     sidestep_transfer** transfer) {
     return guarded([&]() -> Result<void> {
         if (transfer == nullptr) return null_argument("transfer");
-        auto started = begin(context, from, to, options);
-        if (!started) return started.error();
-        *transfer = new sidestep_transfer(std::move(*started));
+        SIDESTEP_TRY(auto started, begin(context, from, to, options));
+        *transfer = new sidestep_transfer(std::move(started));
         return {};
     });
 }
@@ -378,9 +359,8 @@ sidestep_status sidestep_copy_event_fd(sidestep_transfer* transfer, int* descrip
     return guarded([&]() -> Result<void> {
         if (transfer == nullptr) return null_argument("transfer");
         if (descriptor == nullptr) return null_argument("descriptor");
-        auto made = transfer->transfer.event_fd();
-        if (!made) return made.error();
-        *descriptor = *made;
+        SIDESTEP_TRY(auto made, transfer->transfer.event_fd());
+        *descriptor = made;
         return {};
     });
 }
@@ -388,9 +368,8 @@ sidestep_status sidestep_copy_event_fd(sidestep_transfer* transfer, int* descrip
 sidestep_status sidestep_copy_batch(sidestep_context* context, const sidestep_batch_item* items, size_t count,
                                     const sidestep_options* options, sidestep_receipt** receipt) {
     return guarded([&]() -> Result<void> {
-        auto transfer = begin_batch(context, items, count, options);
-        if (!transfer) return transfer.error();
-        return finish(transfer->wait(), receipt);
+        SIDESTEP_TRY(auto transfer, begin_batch(context, items, count, options));
+        return finish(transfer.wait(), receipt);
     });
 }
 
@@ -399,9 +378,8 @@ sidestep_status sidestep_copy_batch_start(sidestep_context* context, const sides
                                           sidestep_transfer** transfer) {
     return guarded([&]() -> Result<void> {
         if (transfer == nullptr) return null_argument("transfer");
-        auto started = begin_batch(context, items, count, options);
-        if (!started) return started.error();
-        *transfer = new sidestep_transfer(std::move(*started));
+        SIDESTEP_TRY(auto started, begin_batch(context, items, count, options));
+        *transfer = new sidestep_transfer(std::move(started));
         return {};
     });
 }

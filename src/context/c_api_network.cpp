@@ -1,6 +1,7 @@
 // The parts of sidestep.h about other processes and machines.
 #include <utility>
 
+#include "base/try.hpp"
 #include "context/c_api.hpp"
 #include "context/option_ranges.hpp"
 
@@ -24,17 +25,16 @@ std::string text_of(const char* text) {
 }
 
 Result<sidestep::ServeOptions> read_options(const sidestep_serve_options* given) {
-    auto read = read_struct(given, sidestep_serve_options SIDESTEP_SERVE_OPTIONS,
-                            sizeof(sidestep_serve_options), "sidestep_serve_options");
-    if (!read) return read.error();
+    SIDESTEP_TRY(auto read, read_struct(given, sidestep_serve_options SIDESTEP_SERVE_OPTIONS,
+                                        sizeof(sidestep_serve_options), "sidestep_serve_options"));
     sidestep::ServeOptions options;
-    if (read->listen != nullptr) options.listen = read->listen;
-    options.allow = text_of(read->allow);
-    options.key_file = text_of(read->key_file);
-    options.name = text_of(read->name);
-    options.metrics = text_of(read->metrics);
-    options.notifications = read->notifications;
-    options.rate = read->rate;
+    if (read.listen != nullptr) options.listen = read.listen;
+    options.allow = text_of(read.allow);
+    options.key_file = text_of(read.key_file);
+    options.name = text_of(read.name);
+    options.metrics = text_of(read.metrics);
+    options.notifications = read.notifications;
+    options.rate = read.rate;
     return options;
 }
 
@@ -47,8 +47,7 @@ sidestep_status sidestep_connect(sidestep_context* context, const char* node, co
         if (context == nullptr) return null_argument("context");
         if (node == nullptr) return null_argument("node");
         if (address == nullptr) return null_argument("address");
-        const auto connected = context->context.connect(node, address);
-        if (!connected) return connected.error();
+        SIDESTEP_CHECK(context->context.connect(node, address));
         return {};
     });
 }
@@ -58,11 +57,9 @@ sidestep_status sidestep_serve(sidestep_context* context, const sidestep_serve_o
     return guarded([&]() -> Result<void> {
         if (context == nullptr) return null_argument("context");
         if (serving == nullptr) return null_argument("serving");
-        const auto read = read_options(options);
-        if (!read) return read.error();
-        auto started = context->context.serve(*read);
-        if (!started) return started.error();
-        *serving = new sidestep_serving{std::move(*started)};
+        SIDESTEP_TRY(const auto read, read_options(options));
+        SIDESTEP_TRY(auto started, context->context.serve(read));
+        *serving = new sidestep_serving{std::move(started)};
         return {};
     });
 }
@@ -95,11 +92,11 @@ sidestep_status sidestep_next_notification(sidestep_serving* serving, uint64_t w
         if (serving == nullptr) return null_argument("serving");
         if (text == nullptr) return null_argument("text");
         constexpr auto longest = static_cast<std::uint64_t>(sidestep::longest_limit.count());
-        auto next = serving->serving.next_notification(std::chrono::milliseconds(std::min(wait_ms, longest)));
-        if (!next) return next.error();
-        if (size != nullptr) *size = next->text.size();
-        if (from != nullptr) static_cast<void>(hand_out(next->from, from));
-        return hand_out(next->text, text);
+        SIDESTEP_TRY(auto next, serving->serving.next_notification(
+                                    std::chrono::milliseconds(std::min(wait_ms, longest))));
+        if (size != nullptr) *size = next.text.size();
+        if (from != nullptr) static_cast<void>(hand_out(next.from, from));
+        return hand_out(next.text, text);
     });
 }
 
@@ -109,13 +106,12 @@ sidestep_status sidestep_publish(sidestep_context* context, const char* name, co
         if (context == nullptr) return null_argument("context");
         if (name == nullptr) return null_argument("name");
         if (publication == nullptr) return null_argument("publication");
-        auto memory = read_buffer(buffer, "buffer");
-        if (!memory) return memory.error();
+        SIDESTEP_TRY(auto memory, read_buffer(buffer, "buffer"));
         if (deadline_ms == SIDESTEP_NO_LIMIT) deadline_ms = 0;
-        if (auto good = sidestep::context::check("deadline", deadline_ms); !good) return good;
-        auto published = context->context.publish(name, *memory, {std::chrono::milliseconds(deadline_ms)});
-        if (!published) return published.error();
-        *publication = new sidestep_publication{std::move(*published)};
+        SIDESTEP_CHECK(sidestep::context::check("deadline", deadline_ms));
+        SIDESTEP_TRY(auto published,
+                     context->context.publish(name, memory, {std::chrono::milliseconds(deadline_ms)}));
+        *publication = new sidestep_publication{std::move(published)};
         return {};
     });
 }
