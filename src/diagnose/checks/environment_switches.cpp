@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "diagnose/checks/gpu_direct.hpp"
 #include "diagnose/checks/gpu_pairs.hpp"
 #include "diagnose/checks/looks.hpp"
 #include "diagnose/checks/process_facts.hpp"
