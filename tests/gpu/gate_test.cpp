@@ -101,9 +101,12 @@ TEST_F(Gates, AWordThatIsWaitedForIsKept) {
     const auto gpus = backends::cuda::Gpus::find(driver, machine().topology()).value();
     auto words = std::make_shared<backends::cuda::GateWords>(driver);
     const auto callers = backends::cuda::callers_stream(*driver, stream.get(), nullptr).value();
+    // The first gate takes the page of words: the driver may have that wait for a function on a stream.
+    ASSERT_TRUE(words->put(*gpus, callers));
+    ASSERT_TRUE(stream.drained(milliseconds(30'000)));
     std::atomic<bool> go_on{false};
-    stream.run([&go_on] {
-        while (!go_on) std::this_thread::yield();
+    stream.run([&go_on, end = std::chrono::steady_clock::now() + std::chrono::seconds(60)] {
+        while (!go_on && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     });
     ::setenv("FAKE_CUDA_FAIL", "cuEventRecord:2", 1);
     (void)words->put(*gpus, callers).ok();
@@ -113,6 +116,7 @@ TEST_F(Gates, AWordThatIsWaitedForIsKept) {
     EXPECT_EQ(gone.wait_for(std::chrono::seconds(30)), std::future_status::ready);
     go_on = true;
     gone.get();
+    EXPECT_TRUE(stream.drained(milliseconds(30'000)));
 }
 
 TEST_F(Gates, ManyOneAfterTheOther) {
