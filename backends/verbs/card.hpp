@@ -22,7 +22,8 @@ struct Options {
     Bytes most_pinned = 0;  // of what is prepared; 0: half of the machine's memory
     std::size_t bounces =
         16;  // buffers of max_push bytes for memory that is not prepared, each way, of each card
-    std::chrono::milliseconds silence{15'000};  // of who was given such a buffer to send to
+    // Whoever was given such a buffer and has sent nothing to it for so long loses its link.
+    std::chrono::milliseconds silence{15'000};
     const Topology* topology =
         nullptr;  // outlives the engine; null: no card is nearer to anything than another
 };

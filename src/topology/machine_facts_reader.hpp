@@ -61,7 +61,6 @@ std::string process_variable(const driver::MachineFiles& files, const std::strin
 
 // PCI access control (ACS) of a bridge's port.
 struct AcsBits {
-    bool capable = false;  // the port has the capability at all
     // Requests, completions or upstream forwarding: bits 2, 3, 4 of control and capability.
     bool redirects = false;
     unsigned control = 0;  // the control register

@@ -193,26 +193,33 @@ TEST_F(Verbs, WhatIsMissingIsSaid) {
     }
 }
 
+// Another process, with a link to `ends.one` of its own; `send` has 1 MiB to send, and does not come back.
+template <typename Send>
+pid_t sends_in_a_process(test::Ends& ends, const Send& send) {
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    const auto own = Engine::create({.cards = {test::verbs_card()}});
+    const auto owner = std::make_shared<Target>(1);
+    const auto link = own ? (*own)->link(owner) : nullptr;
+    { const auto closed = std::move(ends.one); }
+    if (!link || !link->add(test::number_of(std::move(ends.other)))) ::_exit(2);
+    send(*link, std::string(one_mib, 'w'));
+    ::_exit(3);
+}
+
 // The other process dies while its card writes here: the end is told once, and nothing is written afterwards.
 TEST_F(Verbs, ProcessThatDiesEndsTheLink) {
     engine.reset();
     test::Ends ends = test::connected();
-    const pid_t child = ::fork();
-    if (child == 0) {
-        const auto own = Engine::create({.cards = {test::verbs_card()}});
-        const auto owner = std::make_shared<Target>(1);
-        const auto link = own ? (*own)->link(owner) : nullptr;
-        { const auto closed = std::move(ends.one); }
-        if (!link || !link->add(test::number_of(std::move(ends.other)))) ::_exit(2);
-        const std::string bytes(one_mib, 'w');
+    const pid_t child = sends_in_a_process(ends, [](backend::Link& link, const std::string& bytes) {
         for (;;) {
             std::atomic<int> under_way{0};
             for (int i = 0; i < 16; ++i, ++under_way)
-                link->send({Frame::Kind::push, 1, 1, static_cast<Bytes>(i) * one_mib, one_mib}, bytes.data(),
-                           [&] { --under_way; });
+                link.send({Frame::Kind::push, 1, 1, static_cast<Bytes>(i) * one_mib, one_mib}, bytes.data(),
+                          [&] { --under_way; });
             while (under_way > 0) std::this_thread::yield();
         }
-    }
+    });
     engine = Engine::create({.cards = {test::verbs_card()}}).value();
     const auto target = std::make_shared<Target>(16 * one_mib);
     const auto link = engine->link(target);
@@ -242,17 +249,10 @@ TEST_F(Verbs, ProcessThatDiesEndsTheLink) {
 TEST_F(Verbs, WhoSendsNothingToItsBufferLosesItsLink) {
     engine.reset();
     test::Ends ends = test::connected();
-    const pid_t child = ::fork();
-    if (child == 0) {
-        const auto own = Engine::create({.cards = {test::verbs_card()}});
-        const auto owner = std::make_shared<Target>(1);
-        const auto link = own ? (*own)->link(owner) : nullptr;
-        { const auto closed = std::move(ends.one); }
-        if (!link || !link->add(test::number_of(std::move(ends.other)))) ::_exit(2);
-        const std::string bytes(one_mib, 'w');
-        link->send({Frame::Kind::push, 1, 1, 0, one_mib}, bytes.data(), {});
+    const pid_t child = sends_in_a_process(ends, [](backend::Link& link, const std::string& bytes) {
+        link.send({Frame::Kind::push, 1, 1, 0, one_mib}, bytes.data(), {});
         for (;;) ::pause();
-    }
+    });
     engine = Engine::create({.cards = {test::verbs_card()}, .bounces = 1, .silence = 500ms}).value();
     std::atomic<bool> room{false};
     const auto owner = std::make_shared<test::FakeOwner>();

@@ -90,7 +90,9 @@ TEST_F(MachineFacts, AccessControlIsReadByRoot) {
     config("0000:02:00.0", space(0x01, 0x1d));
     EXPECT_FALSE(acs_of(files(), "0000:02:00.0")->redirects) << "the port cannot do it";
     config("0000:02:00.0", std::string(4096, '\0'));
-    EXPECT_FALSE(acs_of(files(), "0000:02:00.0")->capable);
+    ASSERT_TRUE(acs_of(files(), "0000:02:00.0")) << "read, and there is none";
+    EXPECT_EQ(acs_of(files(), "0000:02:00.0")->control, 0U);
+    EXPECT_FALSE(acs_of(files(), "0000:02:00.0")->redirects);
 
     config("0000:02:00.0", space(0x5f, 0x1d));
     config("0000:02:01.0", space(0x5f, 0x00));
