@@ -167,9 +167,8 @@ constexpr Check roce_lossy = {
     "RDMA runs at a part of its rate, with pauses; jobs die with error 12 (retries exceeded) under load.",
     "hw_counters/out_of_sequence, packet_seq_err, local_ack_timeout_err and rnr_nak_retry_err of each active "
     "RoCE port, "
-    "against the packets received: ten or more, and over one in 100,000, are too many. They count since the "
-    "driver was "
-    "loaded: a look under load, twice, says more.",
+    "against the packets received: ten or more, and over one in 100,000, are too many. They count "
+    "since the driver was loaded: a look under load, twice, says more.",
     "The card sends everything after a lost packet again, and waits where the last packets of a message are "
     "lost.",
     "Let the switches and the cards treat RoCE as lossless: priority flow control for its priority, and ECN "

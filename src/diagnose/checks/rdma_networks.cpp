@@ -167,8 +167,8 @@ bool all_routed(const Rails& rails, const std::vector<Route>& table) {
 // against. Of a cumulative count only the part of all packets means something.
 constexpr const char* loss_counters[] = {"out_of_sequence", "packet_seq_err", "local_ack_timeout_err",
                                          "rnr_nak_retry_err"};
-// Thresholds of ours: a few losses while links came up are no sign of anything, and from fewer than ten the part that is
-// lost cannot be told within a third.
+// Thresholds of ours. A few losses while links came up are no sign of anything. Ten are the fewest that tell a rate to
+// about a third.
 constexpr double tolerated_part = 1e-5;
 constexpr long tolerated_losses = 9;
 
