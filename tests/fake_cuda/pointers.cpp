@@ -180,6 +180,9 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     const int device = found->context()->device;
     if (!reaches(device, to, bytes) || !reaches(device, from, bytes)) return CUDA_ERROR_INVALID_VALUE;
     if (fails_now("cuMemcpyAsync")) return CUDA_ERROR_OUT_OF_MEMORY;
+    // Milliseconds until the stream has the copy: other threads' calls come before it.
+    if (const char* const slow = std::getenv("FAKE_CUDA_SLOW_CALLS"))
+        std::this_thread::sleep_for(std::chrono::milliseconds(std::atol(slow)));
     expect_copies_within(*found->context(), to, from);
     // A broken bridge, for tests of what finds it: the copy says it went well.
     const bool broken = std::getenv("FAKE_CUDA_CORRUPT_PEER") != nullptr && between_gpus(to, from);

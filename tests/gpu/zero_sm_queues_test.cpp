@@ -1,6 +1,9 @@
 // Streams share queues of their GPU, and one that waits holds up what others put into the same: copies of
 // zero_sm go by others. Each test runs on streams of all queues, one after the other.
+#include <chrono>
+#include <cstdlib>
 #include <functional>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -107,6 +110,15 @@ protected:
         }
     }
 
+    // How long the call takes, not the copy.
+    bool takes_copies_slowly(CUstream stream) const {
+        const driver::ScopedCudaContext current(Machine::get().context(0));
+        const auto at = reinterpret_cast<CUdeviceptr>(crew_->at(0, 0));
+        const auto start = std::chrono::steady_clock::now();
+        expect_success(Streams::cuda().cuMemcpyAsync(at + block, at, 8, stream), "cuMemcpyAsync");
+        return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(15);
+    }
+
     std::unique_ptr<Crew> crew_;
     std::function<void(unsigned, CUstream)> before_;
     bool own_block_ = true;
@@ -134,6 +146,40 @@ TEST_P(CopyQueues, OfCallersStreamsThatCopiedToOthers) {
     };
     own_block_ = false;
     run_in_every_queue(2);
+}
+
+// What a stream is told to wait for may be these very copies, and its queue the one that they go through. So a wait that
+// is enqueued while copies are does not come between the look at the queue and the copies.
+TEST_P(CopyQueues, OfAStreamThatIsToldToWaitMeanwhile) {
+    const auto gpus = static_cast<unsigned>(Machine::get().gpus());
+    crew_ = std::make_unique<Crew>(gpus + 1, deadline_ns);  // the last one shares the GPU of the first
+    if (!crew_->ready()) GTEST_SKIP() << Machine::get().missing();
+    // In no queue of the others': what one rank waits for would be held up by it.
+    ::setenv("FAKE_CUDA_OWN_QUEUE", "1", 1);
+    const Streams own(0, 1);
+    ::unsetenv("FAKE_CUDA_OWN_QUEUE");
+    const Streams others(0, 9);  // one of them has the queue of the copies
+    ::setenv("FAKE_CUDA_SLOW_CALLS", "20", 1);
+    const bool slow = takes_copies_slowly(own[0]);
+    for (unsigned round = 0; slow && round < others.size() && !HasFatalFailure(); ++round) {
+        SCOPED_TRACE(fmt::format("round {}", round));
+        for (const bool next : {false, true}) {
+            for (unsigned rank = 0; rank < crew_->ranks(); ++rank) {
+                CollectiveTask task = all_to_all(*crew_, rank, GetParam());
+                task.to[rank] = task.from[rank] = {};
+                void* const stream = rank == gpus        ? own[0]
+                                     : next && rank == 0 ? others[round]
+                                                         : crew_->rig().stream(rank);
+                EXPECT_TRUE(crew_->seat(rank).run(task, stream));
+            }
+            // Now the copies are on their way into the streams.
+            if (!next) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        crew_->finish();
+    }
+    ::unsetenv("FAKE_CUDA_SLOW_CALLS");
+    if (!slow)
+        GTEST_SKIP() << "the driver of this machine takes copies at once, and has queues of its own choice";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, CopyQueues, testing::Bool(),

@@ -328,12 +328,18 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
     const auto callers = static_cast<CUstream>(stream);
     driver::ScopedCudaContext current(*gpu_.context());
     std::lock_guard lock(enqueuing_);
-    SIDESTEP_TRY(const bool captures, order_->begin(callers));
+    SIDESTEP_TRY(const bool captures, begin_in_order(callers));
     launch.station.marked = mark_of_task(++enqueued_);
     SIDESTEP_CHECK(copying ? run_copies(task, callers, captures) : this->launch(task, launch, callers));
     auto ended = order_->end(callers, captures);
     if (!ended) abort();  // the task is in the stream by now
     return ended;
+}
+
+Result<bool> CollectiveSeat::begin_in_order(CUstream stream) {
+    std::unique_lock<std::mutex> calls;
+    if (copies()) calls = copies()->enqueue_waits();
+    return order_->begin(stream);
 }
 
 // Takes no lock, because run() may block on a full stream.

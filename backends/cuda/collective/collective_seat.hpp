@@ -90,6 +90,7 @@ private:
     Result<void> check_access(const Place& place) const;
     Result<void> launch(const protocol::CollectiveTask& task, Launch& launch, CUstream stream);
     CopyPost copy_post();
+    Result<bool> begin_in_order(CUstream stream);
     Result<void> run_copies(const protocol::CollectiveTask& task, CUstream stream, bool captures);
     // Null before the first task that is made of copies.
     Copies* copies() const { return copies_.load(); }

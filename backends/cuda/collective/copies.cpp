@@ -133,13 +133,13 @@ Result<void> Copies::run(const CollectiveTask& task, CUstream stream, bool captu
     if (!captures) SIDESTEP_CHECK(wait_for_room());
     if (stopped()) return {};
     const std::uint64_t code = keep(task, captures);
-    streams_->count_a_wait();
+    auto calls = streams_->enqueue_waits();
     if (auto closes = close_gate(code, stream); !closes) {
         forget(code);
         return closes;
     }
     auto waits = wait_at_gate(task, stream);
-    streams_->count_a_wait();
+    calls.unlock();
     if (!captures) enqueued_.store(code, std::memory_order_release);
     // The gate closes in any case, so the thread has to open it.
     if (!waits && !captures) give_up({.kind = FaultKind::aborted, .peer = post_.rank}, code);
@@ -240,6 +240,7 @@ bool Copies::exchange(const Plan& plan, std::uint64_t code) {
     while (!stopped() && !halts_.load(std::memory_order_relaxed)) {
         beat();
         const auto state = exchange.step();
+        streams_->end_step();
         if (!state) {
             base::log(base::LogLevel::warn,
                       fmt::format("gpu:{}: {}", gpu_.index(), state.error().to_string()));

@@ -102,6 +102,17 @@ Result<CUstream> CopyStreams::stream(unsigned number) {
     return (*list)[number - first].get();
 }
 
+std::unique_lock<std::mutex> CopyStreams::enqueue_waits() {
+    std::unique_lock lock(waits_.calls);
+    ++waits_.count;
+    return lock;
+}
+
+// Until end_step().
+void CopyStreams::keep_waits_out() {
+    if (!calls_.owns_lock()) calls_.lock();
+}
+
 void CopyStreams::begin() {
     for (Use& use : uses_) use.question = 0;
     for (Lane& lane : lanes_) lane.waits_since = {};
@@ -113,7 +124,10 @@ Result<void> CopyStreams::ask(unsigned number) {
     if (use.question != 0 || use.marks - ended_of(number) >= max_unanswered) return {};
     if (number < all_away && std::atomic_ref(const_cast<std::uint64_t&>(primed_[number])).load() == 0)
         return {};
-    use.waits = waits_.load();
+    if (number >= all_away) {
+        keep_waits_out();
+        use.waits = waits_.count;
+    }
     SIDESTEP_TRY(use.question, mark_stream(number));
     use.asked = Clock::now();
     use.answered = {};
@@ -128,7 +142,8 @@ bool CopyStreams::answers(unsigned number) {
     if (number < all_away) return true;
     const auto now = Clock::now();
     if (use.answered == Clock::time_point{}) use.answered = now;
-    if (use.waits == waits_.load() && now - use.answered <= good_for) return true;
+    keep_waits_out();
+    if (use.waits == waits_.count && now - use.answered <= good_for) return true;
     use.question = 0;
     return false;
 }

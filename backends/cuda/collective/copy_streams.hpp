@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -44,9 +45,13 @@ public:
 
     // A task begins, whose stream has been told to wait: what was answered before counts no longer.
     void begin();
-    // By any thread, before and after a stream of this GPU is told to wait: what was answered before counts
-    // no longer.
-    void count_a_wait() { waits_.fetch_add(1); }
+    // By any thread, while it tells a stream of this GPU to wait: no copies within the GPU are enqueued
+    // meanwhile, and what was answered before counts no longer.
+    std::unique_lock<std::mutex> enqueue_waits();
+    // To be called when the copies that were begun together are marked.
+    void end_step() {
+        if (calls_.owns_lock()) calls_.unlock();
+    }
 
     bool near(unsigned rank) override { return near_[rank]; }
     Result<bool> ready(unsigned lane) override;
@@ -84,13 +89,18 @@ private:
     };
 
     CopyStreams(Seats& seats, Gpu& gpu, const CopyPost& post)
-        : seats_(seats), gpu_(gpu), post_(post), waits_(seats.shared_streams.waits(gpu)) {}
+        : seats_(seats),
+          gpu_(gpu),
+          post_(post),
+          waits_(seats.shared_streams.waits(gpu)),
+          calls_(waits_.calls, std::defer_lock) {}
     Result<void> set_up();
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
     Result<CUstream> stream(unsigned number);
     Result<std::uint64_t> mark_stream(unsigned number);
     Result<void> ask(unsigned number);
     bool answers(unsigned number);
+    void keep_waits_out();
     std::uint64_t ended_of(unsigned number) const {
         return std::atomic_ref(ended_[number]).load(std::memory_order_acquire);
     }
@@ -98,7 +108,8 @@ private:
     Seats& seats_;
     Gpu& gpu_;
     const CopyPost post_;
-    std::atomic<std::uint64_t>& waits_;
+    SharedStreams::Waits& waits_;
+    std::unique_lock<std::mutex> calls_;  // of waits_
     std::array<bool, protocol::max_ranks> near_{};
     const std::uint64_t* primed_ = nullptr;  // SharedStreams::prime(); null where all ranks have this GPU
     std::array<std::shared_ptr<const SharedStreams::List>, 3> streams_;  // by kind

@@ -1,6 +1,7 @@
 #include "backends/cuda/collective/shared_streams.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -70,7 +71,7 @@ bool SharedStreams::settled() {
                        [](const auto& one) { return one.second.words == nullptr || one.second.ended(); });
 }
 
-std::atomic<std::uint64_t>& SharedStreams::waits(const Gpu& gpu) {
+SharedStreams::Waits& SharedStreams::waits(const Gpu& gpu) {
     const std::lock_guard lock(mutex_);
     return waits_[gpu.index()];
 }

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -45,13 +44,19 @@ public:
                                        const Words& take);
     // Whether all of those copies have ended.
     bool settled();
-    // Of a GPU: grows before and after one of its streams is told to wait for ranks. Stays where it is.
-    std::atomic<std::uint64_t>& waits(const Gpu& gpu);
+    // Of a GPU; stays where it is. Who tells one of its streams to wait, for ranks or for tasks, holds `calls` meanwhile
+    // and counts it. Who copies within the GPU holds it from the look at the count until the copies are enqueued:
+    // otherwise a wait could come before them into the same queue, and perhaps wait for these very copies.
+    struct Waits {
+        std::mutex calls;
+        std::uint64_t count = 0;
+    };
+    Waits& waits(const Gpu& gpu);
 
 private:
     std::mutex mutex_;
     std::map<std::pair<int, Kind>, std::shared_ptr<const List>> lists_;  // by GPU
-    std::map<int, std::atomic<std::uint64_t>> waits_;                    // by GPU
+    std::map<int, Waits> waits_;                                         // by GPU
     struct Primed {
         std::uint64_t* words = nullptr;
         std::size_t count = 0;
