@@ -58,12 +58,13 @@ Result<Allocation> allocate_pool(const Gpu& gpu, Bytes bytes) {
     CUdeviceptr address = 0;
     status = cuda.cuMemAllocFromPoolAsync(&address, bytes, pool, stream->get());
     SIDESTEP_CHECK(cuda.check(status, "cuMemAllocFromPoolAsync"));
-    // From here on any stream may use the memory.
-    SIDESTEP_CHECK(cuda.check(cuda.cuStreamSynchronize(stream->get()), "cuStreamSynchronize"));
-    return own(gpu, address, bytes, MemoryKind::pool, [stream, address] {
+    Allocation allocated = own(gpu, address, bytes, MemoryKind::pool, [stream, address] {
         driver::ScopedCudaContext current(stream->context());
         stream->context().cuda().cuMemFreeAsync(address, stream->get());
     });
+    // From here on any stream may use the memory.
+    SIDESTEP_CHECK(cuda.check(cuda.cuStreamSynchronize(stream->get()), "cuStreamSynchronize"));
+    return allocated;
 }
 
 // A mapping of physical memory; undone in the reverse order, as far as it came.

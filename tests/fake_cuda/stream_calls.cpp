@@ -82,6 +82,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
     const std::shared_ptr<Stream> found = find_stream(stream);
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
     if (found->captured()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (fails_now("cuStreamSynchronize")) return CUDA_ERROR_OUT_OF_MEMORY;
     found->wait_until_idle();
     return CUDA_SUCCESS;
 }

@@ -217,5 +217,25 @@ TEST_F(Memory, ReturnsWhatItFrees) {
     }
 }
 
+TEST_F(Memory, OfAPoolGoesAgainWhereItCannotBeWaitedFor) {
+    driver::ScopedCudaContext current(machine().context(0));
+    const auto allocate = [this](Bytes bytes) {
+        return backend().allocator()->allocate(Place::gpu(0), bytes, MemoryKind::pool);
+    };
+    const auto free_bytes = [&] {
+        EXPECT_TRUE(allocate(1_MiB));  // behind what is still to be freed
+        std::size_t free = 0;
+        std::size_t total = 0;
+        expect_success(cuda().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+        return free;
+    };
+    const std::size_t before = free_bytes();
+    ::setenv("FAKE_CUDA_FAIL", "cuStreamSynchronize:1", 1);
+    const auto memory = allocate(64_MiB);
+    ::unsetenv("FAKE_CUDA_FAIL");
+    if (memory) GTEST_SKIP() << "the driver of this machine says that it is there";
+    EXPECT_GE(free_bytes() + 32_MiB, before);
+}
+
 }  // namespace
 }  // namespace sidestep::gpu_tests::backend_memory
