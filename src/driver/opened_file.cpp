@@ -17,11 +17,11 @@ Error missing(const std::string& path) {
 }
 
 Error wrong_kind(const std::string& path, FileType type) {
-    std::string hint = "give a regular file or a block device";
+    std::string hint = "give one of those";
     if (type == FileType::directory) hint = "give a file in it";
     if (type == FileType::fifo || type == FileType::socket) hint = "write its bytes to a file first";
     return {ErrorCode::invalid_argument,
-            fmt::format("{} is a {}, which cannot be read at an offset", path, to_string(type)),
+            fmt::format("{} is a {}, neither a regular file nor a block device", path, to_string(type)),
             "file:" + path, std::move(hint)};
 }
 
@@ -31,6 +31,10 @@ Result<void> check_folder(const std::string& path) {
     if (name.empty()) return missing(path);
     SIDESTEP_TRY(const auto facts, file_facts(folder));
     if (facts && facts->type == FileType::directory) return {};
+    if (facts)
+        return Error{ErrorCode::not_found,
+                     fmt::format("there is no {}: {} is a {}", path, folder, to_string(facts->type)),
+                     "file:" + path, "check the path"};
     return Error{ErrorCode::not_found, fmt::format("there is no {}, nor the folder {}", path, folder),
                  "file:" + path, "create the folder, or check the path"};
 }

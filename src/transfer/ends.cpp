@@ -34,6 +34,9 @@ Error no_such_device(const Topology& topology, const char* what, const char* for
     if (place.is_gpu() && all.empty() && !topology.emulated()) hint = without_gpus(topology);
     if (all.size() == 1) hint = fmt::format("this machine has one {}, {}:{}", what, form, all[0]);
     if (all.size() > 1)
+        hint = fmt::format("this machine has {} {}s, {}:{}", all.size(), what, form,
+                           fmt::join(all, fmt::format(", {}:", form)));
+    if (all.size() > 2 && all.back() - all.front() + 1 == static_cast<int>(all.size()))
         hint = fmt::format("this machine has {} {}s, {}:{} to {}:{}", all.size(), what, form, all.front(),
                            form, all.back());
     return Error{ErrorCode::not_found, fmt::format("{} does not exist", place.to_string()), "topology",

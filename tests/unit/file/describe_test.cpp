@@ -99,6 +99,9 @@ TEST_F(DescribeTest, RefusesWhatIsNoFile) {
 TEST_F(DescribeTest, RefusesPathsAndRangesThatMakeNoSense) {
     EXPECT_EQ(wrong(Buffer::file("")).code, ErrorCode::invalid_argument);
     put(folder_ / "x", "12345");
+    const Error below = wrong(Buffer::file(folder_ / "x/y"));
+    EXPECT_EQ(below.code, ErrorCode::not_found) << below.to_string();
+    EXPECT_TRUE(says(below.message, "x is a regular file")) << below.message;
     EXPECT_EQ(wrong(Buffer::file(folder_ / "x", 1, Bytes{1} << 63)).code, ErrorCode::invalid_argument);
     EXPECT_EQ(wrong(Buffer::file(folder_ / "x", Buffer::whole - 1, 5)).code, ErrorCode::invalid_argument);
     std::filesystem::create_symlink("loop", folder_ / "loop");
