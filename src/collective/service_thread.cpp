@@ -435,7 +435,7 @@ void ServiceThread::leave_other_processes_behind(driver::LocalSocket::Time until
 // Unmaps the memory of ranks that have left or died. Whoever enqueued a task before it was hidden may use it.
 void ServiceThread::release_departed() {
     const auto uses_it = [this] {
-        const auto ended = idle();
+        const auto ended = at_rest();
         return ended && !*ended;
     };
     for (unsigned rank = 0; rank < own_->ranks; ++rank) {
