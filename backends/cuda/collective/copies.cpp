@@ -208,14 +208,14 @@ void Copies::wait_for_copies() {
     }
 }
 
-// What the others did not find when the task was captured they may find now.
+// What the others did not find when the task was captured they may find now; and what they found then may have been taken back,
+// and its slot be another allocation's.
 void Copies::look_up(CollectiveTask& task) {
     if (!post_.where || protocol::send_overlaps_recv(task, post_.rank, post_.ranks)) return;
     for (unsigned r = 0; r < post_.ranks; ++r) {
         if (r == post_.rank || task.from[r].bytes == 0) continue;
-        if (task.from_tokens[r].slot == protocol::Token::unreachable)
-            task.from_tokens[r] =
-                post_.where(static_cast<const char*>(task.recv) + task.from[r].offset, task.from[r].bytes);
+        task.from_tokens[r] =
+            post_.where(static_cast<const char*>(task.recv) + task.from[r].offset, task.from[r].bytes);
     }
 }
 
