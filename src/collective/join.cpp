@@ -234,12 +234,16 @@ private:
                                                               .number = own_number(),
                                                               .text = why_no_mesh_})));
         multiprocessors_ = own_multiprocessors();
-        max_blocks_ = own_number() >> 1;
+        max_blocks_ = own_number() >> 2;
         for (auto& contact : own_->contacts) {
             if (!contact) continue;
             SIDESTEP_TRY(const Message ready, expect(contact->hello.rank, Word::ready));
             heard_pcie_ |= (ready.number & 1) != 0;
-            if (const std::uint64_t most = ready.number >> 1; most != 0)
+            if (((ready.number ^ own_number()) & 2) != 0)
+                return Error{ErrorCode::mismatch,
+                             fmt::format("{} and {} have different policies", own_->name, contact->who()),
+                             "group", "give all ranks the same GroupOptions::policy"};
+            if (const std::uint64_t most = ready.number >> 2; most != 0)
                 max_blocks_ = max_blocks_ == 0 ? most : std::min(max_blocks_, most);
             if (ready.slot != 0 && (multiprocessors_ == 0 || ready.slot < multiprocessors_))
                 multiprocessors_ = ready.slot;
@@ -251,7 +255,8 @@ private:
     }
 
     std::uint64_t own_number() const {
-        return static_cast<std::uint64_t>(request_.options.max_blocks) << 1 | (over_pcie_ ? 1u : 0u);
+        return static_cast<std::uint64_t>(request_.options.max_blocks) << 2 |
+               (request_.options.policy == GroupPolicy::zero_sm ? 2u : 0u) | (over_pcie_ ? 1u : 0u);
     }
 
     // Ranks of one process on one GPU run there at a time; those of several processes take turns.

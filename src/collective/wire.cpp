@@ -7,7 +7,7 @@
 namespace sidestep::collective {
 namespace {
 
-constexpr std::uint32_t protocol_version = 0x53474307;  // "SGC" and a number
+constexpr std::uint32_t protocol_version = 0x53474308;  // "SGC" and a number
 
 // For people: what moves a cursor or breaks a line does so in no message of this rank.
 std::string printed(std::string text) {

@@ -154,6 +154,22 @@ TEST_F(ZeroSmGroup, RefusesWhatCombines) {
     });
 }
 
+// They would wait for each other in every operation, each in an algorithm of its own.
+TEST_F(ZeroSmGroup, RanksOfDifferentPoliciesAreTold) {
+    const GroupId id = *GroupId::create();
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 1})
+        threads.emplace_back([&, rank] {
+            GroupOptions options = zero_sm();
+            if (rank == 0) options.policy = GroupPolicy::automatic;
+            const auto joined = Group::join(*context, {id, rank, 2, Place::gpu(rank)}, options);
+            ASSERT_FALSE(joined.ok());
+            EXPECT_EQ(joined.error().code, ErrorCode::mismatch) << joined.error().to_string();
+            EXPECT_NE(joined.error().message.find("policies"), std::string::npos);
+        });
+    for (std::thread& thread : threads) thread.join();
+}
+
 TEST_F(ZeroSmGroup, RanksThatCallAnotherCountAreTold) {
     auto groups = make(3, zero_sm());
     on_all(groups, [&](Group& group) {
