@@ -265,16 +265,18 @@ void ServiceThread::on_disconnect(unsigned rank) {
 
 void ServiceThread::settle_fault() {
     if (own_->verdict.failed() || ending::begun()) return;
-    const auto record = own_->seat->fault();
-    if (!record || record->kind == protocol::FaultKind::none) return;
-    const unsigned peer = record->peer < own_->ranks ? record->peer : own_->rank;
-    fail(explain_fault({*record, own_->rank, own_->name, own_->name_of_rank(peer),
+    if (const auto record = own_->seat->fault(); record && record->kind != protocol::FaultKind::none)
+        fail_for(*record);
+}
+
+void ServiceThread::fail_for(const protocol::FaultRecord& record) {
+    const unsigned peer = record.peer < own_->ranks ? record.peer : own_->rank;
+    fail(explain_fault({record, own_->rank, own_->name, own_->name_of_rank(peer),
                         static_cast<double>(own_->timeout.count()) / 1000},
                        own_->board->file()));
 }
 
-// What another rank has ended the group for. Also what its service thread could not say: it died first, or its
-// message waits behind others.
+// What another rank has ended the group for. Its message may wait behind others, or it died before it said so.
 void ServiceThread::take_end_from_board() {
     if (own_->verdict.failed()) return;
     const BoardFile& board = own_->board->file();
@@ -309,6 +311,7 @@ void ServiceThread::tell_of_stall() {
         case StallWatch::Say::nothing:
             return;
         case StallWatch::Say::waits:
+            if (const auto other = find_difference(own_->rank, board)) return fail_for(*other);
             return base::log(base::LogLevel::warn,
                              fmt::format("group {}: {}", board.name.load(), waits_of(board, own_->rank)));
         case StallWatch::Say::goes_on:

@@ -110,6 +110,7 @@ private:
     Error lies(unsigned rank, const std::string& what) const;
     void on_disconnect(unsigned rank);
     void settle_fault();
+    void fail_for(const protocol::FaultRecord& record);
     void take_end_from_board();
     void look_at_board();
     void tell_of_stall();

@@ -196,6 +196,17 @@ Error explain_fault(const FaultSeen& fault, const BoardFile& board) {
     }
 }
 
+std::optional<protocol::FaultRecord> find_difference(unsigned rank, const BoardFile& board) {
+    for (const Noted& own : unfinished(board, rank))
+        for (unsigned peer = 0; peer < board.how_many(); ++peer)
+            for (const Noted& theirs : unfinished(board, peer))
+                if (own.collective != Collective::send_recv && same_operation(own, rank, theirs, peer) &&
+                    own.signature != theirs.signature)
+                    return protocol::FaultRecord{protocol::FaultKind::mismatch, peer, own.number,
+                                                 own.signature, theirs.signature};
+    return std::nullopt;
+}
+
 Error explain_death(const DeathSeen& death, const BoardFile& board) {
     const auto last = board.last(death.dead);
     std::string message =

@@ -46,6 +46,10 @@ struct FaultSeen {
 };
 Error explain_fault(const FaultSeen& fault, const BoardFile& board);
 
+// What `rank` has enqueued and another rank calls differently, where neither has ended it. Tasks find that themselves only
+// where both calls go by one algorithm.
+std::optional<protocol::FaultRecord> find_difference(unsigned rank, const BoardFile& board);
+
 // What rank `dead` did last, and what `rank`, which notices its death, is in.
 struct DeathSeen {
     unsigned dead = 0;

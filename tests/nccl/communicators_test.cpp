@@ -438,7 +438,20 @@ TEST(NcclCommunicators, AStragglerOfMoreThanAMinuteIsWaitedForAndNamed) {
             EXPECT_NCCL(
                 ncclAllReduce(data[0].data(), data[0].data(), 1000, ncclInt32, ncclSum, world[0], nullptr));
         });
+        // Meanwhile, two that call different counts, each of which goes by an algorithm of its own, are told.
+        World odd(2);
+        auto large = odd.memory(4'000'000);
+        std::atomic<int> told{0};
+        std::vector<std::thread> differing;
+        for (const std::size_t r : {0u, 1u})
+            differing.emplace_back([&, r] {
+                told += ncclAllReduce(large[r].data(), large[r].data(), r == 0 ? 1000 : 1'000'000, ncclInt32,
+                                      ncclSum, odd[static_cast<int>(r)], nullptr) == ncclInvalidUsage;
+            });
         std::this_thread::sleep_for(std::chrono::seconds(62));
+        EXPECT_EQ(told, 2);
+        EXPECT_NCCL(ncclCommRevoke(odd[0], NCCL_REVOKE_DEFAULT));
+        for (std::thread& thread : differing) thread.join();
         EXPECT_NCCL(
             ncclAllReduce(data[1].data(), data[1].data(), 1000, ncclInt32, ncclSum, world[1], nullptr));
         early.join();

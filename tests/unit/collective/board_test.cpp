@@ -59,6 +59,30 @@ TEST_F(Boards, RemnantsAreRemoved) {
     EXPECT_TRUE(running_groups(folder.path + "/nowhere").value().empty());
 }
 
+// Each in an algorithm of its own, they would wait for ever where there is no deadline.
+TEST_F(Boards, RanksThatWaitInDifferentCallsAreFound) {
+    auto board = Board::create(folder.path + "/group-00112233445566778899aabbccddeeff.board", 3, "id", "odd");
+    ASSERT_TRUE(ok(board));
+    const auto calls = [&](unsigned rank, std::uint64_t step, std::uint32_t signature) {
+        const Noted noted{.number = step, .step = step, .signature = signature};
+        board->note(rank, noted);
+        board->enqueued(rank, noted);
+    };
+    for (unsigned rank = 0; rank < 3; ++rank) calls(rank, 1, 7);
+    for (unsigned rank = 0; rank < 2; ++rank) calls(rank, 2, 8);
+    EXPECT_FALSE(find_difference(0, board->file()));
+    calls(2, 2, 9);
+    for (unsigned rank = 0; rank < 3; ++rank) {
+        const auto found = find_difference(rank, board->file());
+        ASSERT_TRUE(found);
+        EXPECT_EQ(found->number, 2u);
+        EXPECT_EQ(found->peer, rank == 2 ? 0u : 2u);
+        EXPECT_EQ(found->peer_signature, rank == 2 ? 8u : 9u);
+    }
+    board->ended(2, 2);  // as a root that is done with it
+    EXPECT_FALSE(find_difference(0, board->file()));
+}
+
 // Its process number says nothing here, and the lock all.
 TEST_F(Boards, RemnantsOfAnotherNamespaceAreRemoved) {
     const std::string path = folder.path + "/group-00112233445566778899aabbccddeeff.board";
