@@ -65,7 +65,8 @@ public:
 
     void carry_out() noexcept override {
         *request_.result = carry_out_now(request_);
-        raise();
+        // Release: the bytes and the result are visible before the word is.
+        std::atomic_ref(*word_.word).store(number_, std::memory_order_release);
         let_go();
     }
 
@@ -79,17 +80,6 @@ private:
             stream_threads().run(*this);
         else
             let_go();
-    }
-
-    // Release: the bytes and the result are visible before the word is. Never down: where a driver does not number its
-    // streams, one that is gone may still end its last operation.
-    void raise() noexcept {
-        const std::atomic_ref word(*word_.word);
-        std::uint32_t now = word.load(std::memory_order_relaxed);
-        while (
-            static_cast<std::int32_t>(number_ - now) > 0 &&
-            !word.compare_exchange_weak(now, number_, std::memory_order_release, std::memory_order_relaxed)) {
-        }
     }
 
     void let_go() noexcept {

@@ -24,8 +24,8 @@ StreamDriver load() {
                bind(library, d.synchronize, "cuStreamSynchronize") &&
                bind(library, d.allocate, "cuMemAlloc_v2") && bind(library, d.copy, "cuMemcpyAsync") &&
                bind(library, d.call_host, "cuLaunchHostFunc") &&
-               bind(library, d.wait_for_word, "cuStreamWaitValue32_v2");
-    bind(library, d.number_of, "cuStreamGetId");
+               bind(library, d.wait_for_word, "cuStreamWaitValue32_v2") &&
+               bind(library, d.number_of, "cuStreamGetId");
     return d;
 }
 
@@ -59,8 +59,7 @@ StreamContext::StreamContext(CUstream stream) : stream_(stream) {
 StreamKey StreamContext::key() const {
     const StreamDriver& driver = StreamDriver::get();
     StreamKey key{context_, 0};
-    if (driver.number_of == nullptr || driver.number_of(stream_, &key.number) != 0)
-        key.number = reinterpret_cast<std::uintptr_t>(stream_);
+    if (driver.number_of(stream_, &key.number) != 0) key.number = reinterpret_cast<std::uintptr_t>(stream_);
     return key;
 }
 

@@ -15,7 +15,7 @@ struct StreamDriver {
     int (*push)(CUctx_st* context) = nullptr;
     int (*pop)(CUctx_st** context) = nullptr;
     int (*context_of)(CUstream stream, CUctx_st** context) = nullptr;
-    int (*number_of)(CUstream stream, unsigned long long* number) = nullptr;  // CUDA 12; may be null
+    int (*number_of)(CUstream stream, unsigned long long* number) = nullptr;
     int (*capturing)(CUstream stream, int* status) = nullptr;
     int (*exchange_capture_mode)(int* mode) = nullptr;  // of this thread
     int (*synchronize)(CUstream stream) = nullptr;
