@@ -283,6 +283,7 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t va
     if (!found) return CUDA_ERROR_INVALID_HANDLE;
     if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
     if (!is_word(*found, address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+    if (fails_now("cuStreamWaitValue64")) return CUDA_ERROR_OUT_OF_MEMORY;
     return found->push(
         [address, value] {
             hold(1);
@@ -300,6 +301,7 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
     if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || std::getenv("FAKE_CUDA_NO_STREAM_WORDS") != nullptr)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!is_word(*found, address, sizeof value)) return CUDA_ERROR_INVALID_VALUE;
+    if (fails_now("cuStreamWriteValue64")) return CUDA_ERROR_OUT_OF_MEMORY;
     return found->push(
         [address, value] {
             std::atomic_ref(*reinterpret_cast<cuuint64_t*>(address)).store(value, std::memory_order_release);

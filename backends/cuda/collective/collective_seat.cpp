@@ -101,7 +101,7 @@ CollectiveSeat::Rest CollectiveSeat::rest() noexcept {
         if (copies()) copies()->look();
         CUresult status = order_->anywhere();
         if (status == CUDA_SUCCESS) status = cuda().cuStreamQuery(stream_->get());
-        const bool copying = copies() && (copies()->busy() || !seats_.shared_streams.settled());
+        const bool copying = (copies() && copies()->busy()) || !seats_.shared_streams.settled();
         if (status == CUDA_SUCCESS && (copying || order_->lost())) status = CUDA_ERROR_NOT_READY;
         if (status == CUDA_SUCCESS) return Rest::none;
         if (status == CUDA_ERROR_CONTEXT_IS_DESTROYED || status == CUDA_ERROR_DEINITIALIZED ||
@@ -330,10 +330,12 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
     std::lock_guard lock(enqueuing_);
     SIDESTEP_TRY(const bool captures, begin_in_order(callers));
     launch.station.marked = mark_of_task(++enqueued_);
-    SIDESTEP_CHECK(copying ? run_copies(task, callers, captures) : this->launch(task, launch, callers));
+    const auto ran = copying ? run_copies(task, callers, captures) : this->launch(task, launch, callers);
+    // Copies that were given up have left a part in the stream.
+    if (!ran && !(copying && fault())) return ran;
     auto ended = order_->end(callers, captures);
     if (!ended) abort();  // the task is in the stream by now
-    return ended;
+    return ran ? ended : ran;
 }
 
 Result<bool> CollectiveSeat::begin_in_order(CUstream stream) {
@@ -349,7 +351,7 @@ Result<bool> CollectiveSeat::have_ended(CUresult (TaskOrder::*which)() const) {
     const CUresult status = (*order_.*which)();
     if (status == CUDA_ERROR_NOT_READY) return false;
     SIDESTEP_CHECK(cuda().check(status, "cuEventQuery"));
-    return true;
+    return !order_->lost();
 }
 
 std::optional<protocol::FaultRecord> CollectiveSeat::fault() const {

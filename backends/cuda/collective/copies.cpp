@@ -140,9 +140,9 @@ Result<void> Copies::run(const CollectiveTask& task, CUstream stream, bool captu
     }
     auto waits = wait_at_gate(task, stream);
     calls.unlock();
-    if (!captures) enqueued_.store(code, std::memory_order_release);
-    // The gate closes in any case, so the thread has to open it.
+    // The gate closes in any case, so the thread has to open it: told first, it copies nothing.
     if (!waits && !captures) give_up({.kind = FaultKind::aborted, .peer = post_.rank}, code);
+    if (!captures) enqueued_.store(code, std::memory_order_release);
     return waits;
 }
 

@@ -33,7 +33,7 @@ Result<std::shared_ptr<const SharedStreams::List>> SharedStreams::of(const Gpu& 
 }
 
 bool SharedStreams::Primed::ended() const {
-    return std::all_of(words, words + count, is_set);
+    return std::all_of(words, words + begun, is_set);
 }
 
 Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, Direction direction, CUdeviceptr to,
@@ -46,20 +46,24 @@ Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, Direction dire
     }
     const std::lock_guard lock(mutex_);
     Primed& primed = primed_[{gpu.index(), direction}];
-    if (primed.words) return primed.words;
+    if (primed.marked == streams.size()) return primed.words;
     const driver::Cuda& cuda = gpu.context()->cuda();
-    SIDESTEP_TRY(void* const taken, take());
+    if (!primed.words) {
+        SIDESTEP_TRY(void* const taken, take());
+        primed.words = static_cast<std::uint64_t*>(taken);
+    }
     CUdeviceptr on_gpu = 0;
     SIDESTEP_CHECK(
-        cuda.check(cuda.cuMemHostGetDevicePointer(&on_gpu, taken, 0), "cuMemHostGetDevicePointer"));
-    for (std::size_t i = 0; i < streams.size(); ++i) {
+        cuda.check(cuda.cuMemHostGetDevicePointer(&on_gpu, primed.words, 0), "cuMemHostGetDevicePointer"));
+    // Where a call fails the next caller goes on from there, and what has begun is waited for until then.
+    for (std::size_t& i = primed.marked; i < streams.size(); ++i) {
         SIDESTEP_CHECK(
             cuda.check(cuda.cuMemcpyAsync(to, from, sizeof(std::uint64_t), streams[i]), "cuMemcpyAsync"));
+        primed.begun = i + 1;
         const CUresult status = cuda.cuStreamWriteValue64(streams[i], on_gpu + i * sizeof(std::uint64_t), 1,
                                                           CU_STREAM_WRITE_VALUE_DEFAULT);
         SIDESTEP_CHECK(cuda.check(status, "cuStreamWriteValue64"));
     }
-    primed = {static_cast<std::uint64_t*>(taken), streams.size()};
     const auto until = std::chrono::steady_clock::now() + max_for_priming;
     while (!primed.ended() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     return primed.words;
@@ -67,8 +71,7 @@ Result<const std::uint64_t*> SharedStreams::prime(const Gpu& gpu, Direction dire
 
 bool SharedStreams::settled() {
     const std::lock_guard lock(mutex_);
-    return std::all_of(primed_.begin(), primed_.end(),
-                       [](const auto& one) { return one.second.words == nullptr || one.second.ended(); });
+    return std::all_of(primed_.begin(), primed_.end(), [](const auto& one) { return one.second.ended(); });
 }
 
 SharedStreams::Waits& SharedStreams::waits(const Gpu& gpu) {

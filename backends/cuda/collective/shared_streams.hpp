@@ -59,7 +59,7 @@ private:
     std::map<int, Waits> waits_;                                         // by GPU
     struct Primed {
         std::uint64_t* words = nullptr;
-        std::size_t count = 0;
+        std::size_t begun = 0, marked = 0;  // streams: a copy is in it; its word comes behind that
         bool ended() const;
     };
     std::map<std::pair<int, Direction>, Primed> primed_;
