@@ -161,6 +161,7 @@ TEST_P(CopyQueues, OfAStreamThatIsToldToWaitMeanwhile) {
     const Streams others(0, 9);  // one of them has the queue of the copies
     ::setenv("FAKE_CUDA_SLOW_CALLS", "20", 1);
     const bool slow = takes_copies_slowly(own[0]);
+    const auto group = Machine::get().backend().seats()->seat({0, 1, Place::gpu(0)}).value();
     for (unsigned round = 0; slow && round < others.size() && !HasFatalFailure(); ++round) {
         SCOPED_TRACE(fmt::format("round {}", round));
         for (const bool next : {false, true}) {
@@ -172,8 +173,12 @@ TEST_P(CopyQueues, OfAStreamThatIsToldToWaitMeanwhile) {
                                                          : crew_->rig().stream(rank);
                 EXPECT_TRUE(crew_->seat(rank).run(task, stream));
             }
+            if (next) continue;
+            // Another group, whose tasks are no copies, waits in the same way.
+            EXPECT_TRUE(group->run(CollectiveTask(), crew_->rig().stream(0)));
             // Now the copies are on their way into the streams.
-            if (!next) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            EXPECT_TRUE(group->run(CollectiveTask(), others[round]));
         }
         crew_->finish();
     }

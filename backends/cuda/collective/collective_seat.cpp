@@ -339,8 +339,8 @@ Result<void> CollectiveSeat::run(const CollectiveTask& task, void* stream) {
 }
 
 Result<bool> CollectiveSeat::begin_in_order(CUstream stream) {
-    std::unique_lock<std::mutex> calls;
-    if (copies()) calls = copies()->enqueue_waits();
+    const std::lock_guard calls(waits_.calls);
+    ++waits_.count;
     return order_->begin(stream);
 }
 

@@ -75,7 +75,12 @@ private:
     };
 
     CollectiveSeat(Seats& seats, Gpu& gpu, const backend::SeatRequest& request)
-        : seats_(seats), gpu_(gpu), rank_(request.rank), ranks_(request.ranks), slots_(request.ranks) {}
+        : seats_(seats),
+          gpu_(gpu),
+          waits_(seats.shared_streams.waits(gpu)),
+          rank_(request.rank),
+          ranks_(request.ranks),
+          slots_(request.ranks) {}
     Result<void> set_up(std::shared_ptr<const CollectiveKernels> kernels, std::uint64_t deadline_ns);
     Result<void> write_control(std::uint64_t offset, const void* from, std::size_t bytes) const;
     const driver::Cuda& cuda() const { return gpu_.context()->cuda(); }
@@ -101,6 +106,7 @@ private:
 
     Seats& seats_;
     Gpu& gpu_;
+    SharedStreams::Waits& waits_;
     const unsigned rank_;
     const unsigned ranks_;
     std::unique_ptr<Held> held_;

@@ -31,8 +31,6 @@ public:
     // Enqueues the task; by one thread at a time, in the GPU's context. Waits where a stream's queue is about
     // to be full of tasks that wait for the others, with ErrorCode::timed_out after the deadline.
     Result<void> run(const protocol::CollectiveTask& task, CUstream stream, bool captures);
-    // To be held while a stream of the GPU is told to wait for tasks; not in a call of run().
-    std::unique_lock<std::mutex> enqueue_waits() { return streams_->enqueue_waits(); }
 
     // The next ones: any thread.
 
