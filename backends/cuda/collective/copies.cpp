@@ -310,7 +310,7 @@ void Copies::write_fault(FaultRecord record, std::uint64_t code) {
 }
 
 void Copies::look() noexcept {
-    const std::uint64_t code = gate();
+    std::uint64_t code = gate();
     if (code == open_gate || halts_.load()) return;
     const Clock::duration without(Clock::now().time_since_epoch().count() -
                                   beat_.load(std::memory_order_relaxed));
@@ -321,7 +321,8 @@ void Copies::look() noexcept {
     record.kind = FaultKind::timed_out;
     record.peer = (post_.rank + 1) % post_.ranks;
     give_up(record, code);
-    std::atomic_ref(*gate_).store(open_gate, std::memory_order_release);
+    // Not the gate of the next task, where this thread was held up meanwhile and the other one was not.
+    std::atomic_ref(*gate_).compare_exchange_strong(code, open_gate);
 }
 
 void Copies::stop() noexcept {
