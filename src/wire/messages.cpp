@@ -340,6 +340,23 @@ Result<Names> parse_names(std::string_view body) {
     return exact(reader, std::move(names), "list of names");
 }
 
+Result<std::vector<std::string>> ask_for_names(
+    const std::string& folder, const std::function<Result<std::string>(const std::string& body)>& ask) {
+    std::vector<std::string> all;
+    ListRequest request{folder, {}};
+    for (int asked = 0; asked < most_lists; ++asked) {
+        SIDESTEP_TRY(const std::string answer, ask(to_body(request)));
+        SIDESTEP_TRY(Names names, parse_names(answer));
+        all.insert(all.end(), names.names.begin(), names.names.end());
+        if (names.all || names.names.empty()) return all;
+        request.after = std::move(names.names.back());
+    }
+    return Error{ErrorCode::unsupported,
+                 fmt::format("its node has more names than {} answers hold", most_lists),
+                 folder,
+                 {}};
+}
+
 std::string to_text_body(std::string_view text) {
     return MessageWriter().put_text(text).take();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -132,6 +133,10 @@ struct Names {
 // `all` names, as many as one message holds.
 std::string to_body(const Names& all);
 Result<Names> parse_names(std::string_view body);
+// Asks for all names of a folder, one answer after the other. A node that lies may have more of them without end.
+constexpr int most_lists = 1024;
+Result<std::vector<std::string>> ask_for_names(
+    const std::string& folder, const std::function<Result<std::string>(const std::string& body)>& ask);
 
 // A notification, of at most longest_notification bytes.
 std::string to_text_body(std::string_view text);

@@ -183,17 +183,9 @@ Result<std::string> RemoteBackend::connect(const NodeAddress& address) {
 }
 
 Result<std::vector<std::string>> RemoteBackend::names_in(const std::string& node, const std::string& folder) {
-    std::vector<std::string> all;
-    ListRequest request{folder, {}};
-    for (;;) {
-        SIDESTEP_TRY(const std::string answer, ask_node(node, [&](Peer& peer) {
-                         return peer.ask(Word::list, to_body(request), Peers::in_time());
-                     }));
-        SIDESTEP_TRY(Names names, parse_names(answer));
-        all.insert(all.end(), names.names.begin(), names.names.end());
-        if (names.all || names.names.empty()) return all;
-        request.after = std::move(names.names.back());
-    }
+    return ask_for_names(folder, [&](const std::string& body) {
+        return ask_node(node, [&](Peer& peer) { return peer.ask(Word::list, body, Peers::in_time()); });
+    });
 }
 
 // Not once more where the node was started again: what it had been told went with it.

@@ -31,6 +31,22 @@ TEST(WireMessages, NamesAreCutToAMessage) {
     EXPECT_EQ(told, all.names);
 }
 
+// They come sorted, or again and again: neither goes on for good.
+TEST(WireMessages, ANodeThatHasNamesWithoutEndIsRefused) {
+    for (const bool again : {false, true}) {
+        int asked = 0;
+        const auto all = ask_for_names("/models", [&](const std::string& body) -> Result<std::string> {
+            if (++asked > 2 * most_lists) return Error{ErrorCode::internal, "it went on", "test", {}};
+            const auto request = parse_list(body);
+            EXPECT_TRUE(request && request->folder == "/models");
+            return to_body(Names{{again ? "a" : request->after.substr(0, 8) + std::to_string(asked)}, false});
+        });
+        ASSERT_FALSE(all);
+        EXPECT_EQ(all.error().code, ErrorCode::unsupported) << all.error().to_string();
+        EXPECT_EQ(asked, most_lists);
+    }
+}
+
 TEST(WireMessages, NotificationsHaveABound) {
     for (const std::size_t size : {std::size_t{0}, std::size_t{1}, longest_notification}) {
         const std::string text(size, '\0');
