@@ -1,6 +1,7 @@
 #include "wire/served.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include <fmt/format.h>
@@ -304,6 +305,10 @@ Result<std::string> Served::grant(Held held, Attached attached) {
                      {}};
     attached.region = session_->grant(held.region);
     held_[attached.region] = std::move(held);
+    const auto is_trial = [](const Held& one) { return !one.found && !one.beyond; };
+    const auto trials = [&] { return std::ranges::count_if(held_ | std::views::values, is_trial); };
+    if (is_trial(held) && trials() >= most_trials)
+        return Error{ErrorCode::out_of_memory, "memory of earlier trials was not given back", "node", {}};
     return to_body(attached);
 }
 

@@ -1,5 +1,4 @@
 // What a client lets another machine have, and what it has this one fetch from there.
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -61,12 +60,6 @@ Result<std::string> Served::reach(std::string_view body) {
 }
 
 Result<std::string> Served::trial() {
-    {
-        std::lock_guard lock(mutex_);
-        const auto is_trial = [](const auto& one) { return !one.second.found && !one.second.beyond; };
-        if (std::ranges::count_if(held_, is_trial) >= most_trials)
-            return Error{ErrorCode::out_of_memory, "memory of earlier trials was not given back", "node", {}};
-    }
     struct Memory {
         std::vector<std::uint64_t> bytes = std::vector<std::uint64_t>(trial_bytes / sizeof(std::uint64_t));
         std::vector<std::shared_ptr<const void>> ready;

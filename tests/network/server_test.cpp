@@ -93,6 +93,11 @@ public:
         }
         return sockets_.link(std::move(owner));
     }
+    Result<std::shared_ptr<const void>> prepare(void*, Bytes) override {
+        held_ += holds_;
+        holds_.wait(true);
+        return std::shared_ptr<const void>();
+    }
 
 private:
     backends::tcp::Engine sockets_{1};
@@ -239,6 +244,28 @@ TEST(ServerClients, AGreetingIsTheFirstThatAClientSaysAndComesOnce) {
     EXPECT_TRUE(other.ask(Word::list, list)) << "another has taken its place";
     Speaker goes_on(*server);
     EXPECT_EQ(parse_hello(goes_on.ask(Word::hello, to_body(again)).value()).value().session, known.session);
+}
+
+// Two that are made ready at once, where one is left to have.
+TEST(ServerClients, TrialsAreBoundedWhereTheyComeTogether) {
+    std::atomic<bool> holds{false};
+    std::atomic<int> held{0}, lent{0};
+    std::shared_ptr<Session> last;
+    const auto machine = std::make_shared<OwnMachine>();
+    const auto server = serve(machine, engines_of(std::make_unique<SlowEngine>(holds, held, last)));
+    Peers peers(
+        sockets(), "here", []() -> Result<std::string> { return common_key; }, 4);
+    const auto peer = peers.get({"n", server->addresses()}).value();
+    const auto ask = [&] { lent += peer->ask(Word::trial, {}, test::patience()).ok(); };
+    for (std::ptrdiff_t i = 1; i < Served::most_trials; ++i) ask();
+    holds = true;
+    std::thread one(ask), other(ask);
+    EXPECT_TRUE(test::comes([&] { return held == 2; }));
+    holds = false;
+    holds.notify_all();
+    one.join();
+    other.join();
+    EXPECT_EQ(lent, Served::most_trials);
 }
 
 // As many of them as there are threads for what waits for no file.
