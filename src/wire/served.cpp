@@ -101,12 +101,14 @@ std::function<void()> Served::come_again(std::shared_ptr<Channel> channel,
     ++coming_again_;
     // Goes with the task, whether that is carried out or not.
     const std::shared_ptr<void> through(nullptr, [self](void*) { --self->coming_again_; });
-    return [self, through, channel = std::move(channel), link = std::move(link), greeting, sockets, turn] {
+    return [self, through, channel = std::move(channel), link = std::move(link), greeting, sockets, turn,
+            came = std::chrono::steady_clock::now()] {
         std::lock_guard lock(self->replacing_);
         if (turn != self->newest_.load()) return;  // its channel was closed for another
         const auto done = self->replace_link(link);
         if (done) self->talk_over(channel);
         const auto answer = done ? self->act(greeting, sockets) : Result<std::string>(done.error());
+        self->node_->counters->answered(greeting.word, answer, std::chrono::steady_clock::now() - came);
         channel->send(to_message(Envelope{Word::answer, greeting.number, to_answer(answer)}));
     };
 }
@@ -303,12 +305,12 @@ Result<std::string> Served::grant(Held held, Attached attached) {
                      fmt::format("{} regions are the most for one client", most_regions),
                      "node",
                      {}};
-    attached.region = session_->grant(held.region);
-    held_[attached.region] = std::move(held);
     const auto is_trial = [](const Held& one) { return !one.found && !one.beyond; };
     const auto trials = [&] { return std::ranges::count_if(held_ | std::views::values, is_trial); };
     if (is_trial(held) && trials() >= most_trials)
         return Error{ErrorCode::out_of_memory, "memory of earlier trials was not given back", "node", {}};
+    attached.region = session_->grant(held.region);
+    held_[attached.region] = std::move(held);
     return to_body(attached);
 }
 

@@ -111,9 +111,11 @@ base::Workers::Task Server::welcome_again(const std::shared_ptr<Visit>& visit, c
     }
     if (before) before->close(Error{ErrorCode::io_error, "it has connected anew", "node", {}});
     if (!served)
-        return [channel = fresh.channel, number = question.number] {
-            const Error gone{ErrorCode::not_found, "what this client had here is gone", "node", {}};
-            channel->send(to_message(Envelope{Word::answer, number, to_answer(Result<std::string>(gone))}));
+        return [channel = fresh.channel, number = question.number, counters = node_->counters] {
+            const Result<std::string> gone =
+                Error{ErrorCode::not_found, "what this client had here is gone", "node", {}};
+            counters->answered(Word::hello, gone, {});
+            channel->send(to_message(Envelope{Word::answer, number, to_answer(gone)}));
         };
     return served->come_again(fresh.channel, make_link(engine, served->shared_session(), theirs.checked),
                               question, engine.useful_sockets());

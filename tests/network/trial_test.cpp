@@ -486,6 +486,7 @@ TEST_F(OneClient, GoesOnByItsNewestGreeting) {
             EXPECT_EQ(session.link(), links[1]);
             served->send(to_message({Word::answer, 9, {}}));
             EXPECT_TRUE(test::comes([&] { return heard[1] == 2; })) << "of the greeting, and this one";
+            EXPECT_EQ(node->counters->answers(static_cast<std::size_t>(Word::hello), 0), 1u);
         }
     }
     greetings.clear();
