@@ -17,12 +17,11 @@ Error missing(const std::string& path) {
 }
 
 Error wrong_kind(const std::string& path, FileType type) {
-    std::string hint = "give one of those";
+    std::string hint = "give a regular file or a block device";
     if (type == FileType::directory) hint = "give a file in it";
     if (type == FileType::fifo || type == FileType::socket) hint = "write its bytes to a file first";
-    return {ErrorCode::invalid_argument,
-            fmt::format("{} is a {}, neither a regular file nor a block device", path, to_string(type)),
-            "file:" + path, std::move(hint)};
+    return {ErrorCode::invalid_argument, fmt::format("{} is a {}", path, to_string(type)), "file:" + path,
+            std::move(hint)};
 }
 
 Result<void> check_folder(const std::string& path) {

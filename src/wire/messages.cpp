@@ -352,7 +352,7 @@ Result<std::vector<std::string>> ask_for_names(
         request.after = std::move(names.names.back());
     }
     return Error{ErrorCode::unsupported,
-                 fmt::format("its node has more names than {} answers hold", most_lists),
+                 fmt::format("the node has more names than {} answers hold", most_lists),
                  folder,
                  {}};
 }

@@ -1,6 +1,8 @@
 // What an address is, and copies.
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "tests/fake_cuda/machine.hpp"

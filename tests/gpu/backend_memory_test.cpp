@@ -233,7 +233,7 @@ TEST_F(Memory, OfAPoolGoesAgainWhereItCannotBeWaitedFor) {
     ::setenv("FAKE_CUDA_FAIL", "cuStreamSynchronize:1", 1);
     const auto memory = allocate(64_MiB);
     ::unsetenv("FAKE_CUDA_FAIL");
-    if (memory) GTEST_SKIP() << "the driver of this machine says that it is there";
+    if (memory) GTEST_SKIP() << "this driver cannot be told to fail";
     EXPECT_GE(free_bytes() + 32_MiB, before);
 }
 

@@ -183,8 +183,7 @@ TEST_P(CopyQueues, OfAStreamThatIsToldToWaitMeanwhile) {
         crew_->finish();
     }
     ::unsetenv("FAKE_CUDA_SLOW_CALLS");
-    if (!slow)
-        GTEST_SKIP() << "the driver of this machine takes copies at once, and has queues of its own choice";
+    if (!slow) GTEST_SKIP() << "this driver cannot be told to be slow, nor which queue a stream gets";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, CopyQueues, testing::Bool(),

@@ -208,8 +208,7 @@ void Copies::wait_for_copies() {
     }
 }
 
-// What the others did not find when the task was captured they may find now; and what they found then may have been taken back,
-// and its slot be another allocation's.
+// Since the capture the others may have mapped this memory. Or they have unmapped it, and its slot names another allocation.
 void Copies::look_up(CollectiveTask& task) {
     if (!post_.where || protocol::send_overlaps_recv(task, post_.rank, post_.ranks)) return;
     for (unsigned r = 0; r < post_.ranks; ++r) {
@@ -321,7 +320,7 @@ void Copies::look() noexcept {
     record.kind = FaultKind::timed_out;
     record.peer = (post_.rank + 1) % post_.ranks;
     give_up(record, code);
-    // Not the gate of the next task, where this thread was held up meanwhile and the other one was not.
+    // If this thread was held up, the gate may be the next task's by now.
     std::atomic_ref(*gate_).compare_exchange_strong(code, open_gate);
 }
 

@@ -45,7 +45,7 @@ public:
     // Whether all of those copies have ended.
     bool settled();
     // Of a GPU; stays where it is. Who tells one of its streams to wait, for ranks or for tasks, holds `calls` meanwhile
-    // and counts it. Who copies within the GPU holds it from the look at the count until the copies are enqueued:
+    // and adds to `count`. Who copies within the GPU holds it from the look at the count until the copies are enqueued:
     // otherwise a wait could come before them into the same queue, and perhaps wait for these very copies.
     struct Waits {
         std::mutex calls;
