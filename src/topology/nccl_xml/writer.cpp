@@ -97,6 +97,7 @@ private:
 
 // Whether a reader of ours takes that value of an attribute: properties may come from anywhere.
 bool is_sensible(std::string_view attribute, std::string_view value) {
+    if (!fits(value)) return false;
     if (attribute != "dev" && attribute != "sm" && attribute != "link_width") return true;
     const auto number = whole_number(value);
     if (value.empty() && attribute != "sm") return true;
@@ -252,8 +253,8 @@ std::optional<Writer::Line> Writer::line_to(const Link& link, DeviceId far) cons
     if (link.kind != LinkKind::nvlink && link.kind != LinkKind::xgmi) return std::nullopt;
     if (device(far).kind == DeviceKind::gpu) {
         const std::string* told = find_property(device(far), "class");
-        const bool sensible =
-            told != nullptr && (is_class(*told, display_class) || is_class(*told, accelerator_class));
+        const bool sensible = told != nullptr && fits(*told) &&
+                              (is_class(*told, display_class) || is_class(*told, accelerator_class));
         return Line{tag, tree_.bus_id(far), sensible ? *told : std::string(usual_class(device(far)))};
     }
     if (device(far).kind != DeviceKind::nvswitch) return std::nullopt;
@@ -342,7 +343,7 @@ Result<void> Writer::write_gpu(DeviceId id) {
 // What a <net> is called; empty for a card that has none.
 std::string net_name(const Device& nic) {
     if (const std::string* told = find_property(nic, "name")) {
-        return *told == absent || told->size() > longest_nccl_value ? "" : *told;
+        return *told == absent || !fits(*told) ? "" : *told;
     }
     const std::string name = nic.name.substr(nic.name.find(':') + 1);
     const bool digits = name.find_first_not_of("0123456789") == std::string::npos;

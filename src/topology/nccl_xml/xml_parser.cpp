@@ -14,6 +14,8 @@
 
 #include <sidestep/units.hpp>
 
+#include "topology/nccl_xml/xml_text.hpp"
+
 // libexpat.a of Debian 12 takes the salt of its hash tables from this function, which glibc has since 2.36
 // only. With one of our own, programs built there run on older systems as well. Hidden: it is for expat
 // alone.
@@ -75,6 +77,15 @@ struct Reading {
     }
 };
 
+constexpr std::size_t shown = 48;  // bytes of a name or value in messages
+
+// At most `limit` bytes of a text, cut between characters.
+std::string_view cut(std::string_view text, std::size_t limit) {
+    if (text.size() <= limit) return text;
+    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80) --limit;
+    return text.substr(0, limit);
+}
+
 Error too_much(std::size_t line, std::string message) {
     return at_line(line, "", std::move(message), "no machine's topology needs that");
 }
@@ -90,10 +101,11 @@ Result<void> check_limits(const Reading& reading, const XmlElement& element) {
             return too_much(element.line,
                             fmt::format("an element has more than {} attributes", max_attributes));
         }
-        if (std::string_view(at[0]).size() > longest_value ||
-            std::string_view(at[1]).size() > longest_value) {
-            return too_much(element.line, fmt::format("an attribute is longer than {} bytes", longest_value));
-        }
+        if (fits(at[0]) && fits(at[1])) continue;
+        return at_line(
+            element.line, tag_text(element.name, "", ""),
+            fmt::format("the attribute {} is longer than {} bytes", cut(at[0], shown), longest_value),
+            "NCCL does not read such a file either");
     }
     return {};
 }
@@ -133,13 +145,6 @@ Error failure(const Reading& reading) {
                    "NCCL_TOPO_DUMP_FILE makes NCCL write a good one");
 }
 
-// At most `limit` bytes of a text, cut between characters.
-std::string_view cut(std::string_view text, std::size_t limit) {
-    if (text.size() <= limit) return text;
-    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xc0) == 0x80) --limit;
-    return text.substr(0, limit);
-}
-
 }  // namespace
 
 std::optional<std::string_view> XmlElement::attribute(std::string_view wanted) const {
@@ -150,7 +155,6 @@ std::optional<std::string_view> XmlElement::attribute(std::string_view wanted) c
 }
 
 std::string tag_text(std::string_view name, std::string_view key, std::string_view value) {
-    constexpr std::size_t shown = 48;
     if (key.empty()) return fmt::format("<{}>", cut(name, shown));
     std::string plain(cut(value, shown));
     for (char& c : plain) {

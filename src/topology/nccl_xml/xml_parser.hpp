@@ -15,7 +15,6 @@ namespace sidestep::topology::nccl_xml {
 constexpr std::size_t largest_text = std::size_t{256} << 20;
 constexpr std::size_t max_elements = 2'000'000;
 constexpr int deepest = 64;
-constexpr std::size_t longest_value = 4096;
 constexpr std::size_t max_attributes = 64;
 
 // One start tag. Valid during XmlVisitor::open only.

@@ -45,6 +45,10 @@ std::string escaped(std::string_view value) {
 
 }  // namespace
 
+bool fits(std::string_view value) {
+    return escaped(value).size() <= longest_value;
+}
+
 void XmlText::finish_tag() {
     if (in_tag_) text_ += ">\n";
     in_tag_ = false;
@@ -62,7 +66,7 @@ void XmlText::open(std::string_view name) {
 
 void XmlText::attribute(std::string_view name, std::string_view value) {
     const std::string text = escaped(value);
-    if (text.size() <= longest_nccl_value) text_ += fmt::format(" {}=\"{}\"", name, text);
+    if (text.size() <= longest_value) text_ += fmt::format(" {}=\"{}\"", name, text);
 }
 
 void XmlText::attribute(std::string_view name, long value) {

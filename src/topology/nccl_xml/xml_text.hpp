@@ -7,13 +7,14 @@
 
 namespace sidestep::topology::nccl_xml {
 
-// NCCL's parser gives up at longer values.
-constexpr std::size_t longest_nccl_value = 253;
+// NCCL's parser gives up at longer values, each as it is written: "&amp;" has five bytes.
+constexpr std::size_t longest_value = 253;
+bool fits(std::string_view value);
 
 class XmlText {
 public:
     void open(std::string_view name);
-    // Of the element that was opened last. Values that NCCL would stop at are left out.
+    // Of the element that was opened last. Values that do not fit are left out.
     void attribute(std::string_view name, std::string_view value);
     void attribute(std::string_view name, long value);
     void close();

@@ -197,8 +197,15 @@ TEST(NcclXmlBadInput, Limits) {
     std::string attributes;
     for (int i = 0; i < 65; ++i) attributes += fmt::format(" a{}=\"\"", i);
     expect_refusal({machine("<x" + attributes + "/>"), "line 3", "more than 64 attributes"});
-    expect_refusal(
-        {machine("<pci busid=\"" + std::string(5000, '0') + "\"/>"), "line 3", "longer than 4096 bytes"});
+    expect_refusals({
+        {machine("<pci busid=\"" + std::string(254, '0') + "\"/>"), "line 3: <pci>",
+         "the attribute busid is longer than 253 bytes"},
+        // As it is written: "&gt;" has four bytes.
+        {machine("<x a=\"" + std::string(64, '>') + "\"/>"), "line 3: <x>", "the attribute a is longer"},
+        {machine("<x " + std::string(300, 'a') + "=\"\"/>"), "line 3: <x>",
+         "the attribute " + std::string(48, 'a') + " is longer"},
+    });
+    testing::read(machine("<x a=\"" + std::string(253, 'b') + "\"/>"));
 
     std::string elements = "<system version=\"1\">\n";
     for (int i = 0; i < 2'000'000; ++i) elements += "<a/>\n";

@@ -237,6 +237,27 @@ TEST(NcclXmlWrite, TextsThatXmlWouldTrip) {
     EXPECT_EQ(written(after), text);
 }
 
+// A GPU whose class was left out came back as a switch.
+TEST(NcclXmlWrite, PropertiesTooLongForNcclAreAsIfNotTold) {
+    const std::string longer(254, '0');
+    Topology::Parts parts;
+    parts.name = "m";
+    parts.devices = {
+        {DeviceKind::gpu, 0, "gpu:0"}, {DeviceKind::gpu, 1, "gpu:1"}, {DeviceKind::nic, 0, "nic:a"}};
+    parts.devices[0].properties = {{"nccl.class", "0x0302" + longer}, {"nccl.gpu", "none"}};
+    parts.devices[1].properties = {
+        {"nccl.class", "0x0302" + longer}, {"nccl.gcn", longer}, {"gfx", "gfx942"}};
+    parts.devices[2].properties = {{"nccl.name", std::string(64, '>')}};
+    parts.links = {{0, 1, LinkKind::nvlink, 4, 100, 0}};
+    const std::string text = written(Topology::create(parts).value());
+    EXPECT_EQ(NcclParser::complaint(text), "");
+    const Topology after = read(text);
+    EXPECT_EQ(after.gpu_count(), 2) << text;
+    EXPECT_EQ(property(after.device(after.find("gpu:1").value()), "gfx"), "gfx942");
+    EXPECT_EQ(text.find("&gt;"), std::string::npos) << text;
+    EXPECT_EQ(written(after), text);
+}
+
 // Lines of one GPU come in an order of their own, and links between switches join them to one.
 TEST(NcclXmlWrite, TrunksBetweenNvswitches) {
     Topology::Parts parts;
