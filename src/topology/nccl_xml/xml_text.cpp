@@ -46,7 +46,8 @@ std::string escaped(std::string_view value) {
 }  // namespace
 
 bool fits(std::string_view value) {
-    return escaped(value).size() <= longest_value;
+    constexpr std::size_t longest_escape = std::string_view("&quot;").size();
+    return value.size() <= longest_value / longest_escape || escaped(value).size() <= longest_value;
 }
 
 void XmlText::finish_tag() {
