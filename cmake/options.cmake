@@ -18,7 +18,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
-# As quick as CMake's own -O3, smaller and sooner compiled (CONTRIBUTING.md). Loops over elements and bytes ask for that.
+# As quick as CMake's own -O3, smaller and sooner compiled (docs/lab-book.md). Loops over elements and bytes ask for that.
 if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
     set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 endif()
@@ -30,7 +30,7 @@ add_compile_options(-Wall -Wextra -Wpedantic -Wshadow
                     -Wno-missing-field-initializers
                     # GCC 12 sees overlaps in std::string's own copies (bug 105651), by what it happens to inline.
                     "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>"
-                    # It collects its garbage less often: about a tenth less processor time for a quarter more memory (CONTRIBUTING.md).
+                    # It collects its garbage less often: about a tenth less processor time for a quarter more memory (docs/lab-book.md).
                     "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>")
 if(SIDESTEP_WERROR)
     add_compile_options(-Werror)
